@@ -1,5 +1,7 @@
 """Patches that a Vision Transformer is not given: the same as a forward pass written out without them."""
 
+from collections import Counter
+
 import pytest
 import torch
 
@@ -106,6 +108,26 @@ def test_batches_and_chunks_do_not_matter():
     for n in range(COUNT):
         single = sweep(Subject(model, x[n : n + 1], ids=[4 + n]), None, maps[n : n + 1])
         assert torch.allclose(whole.z[:, n], single.z[:, 0], atol=1e-9)
+
+
+def test_a_random_sweep_runs_the_patches_alone_that_stay():
+    """Counts differ from image to image: each different one is one batch, the most patches first."""
+    family, model, x, maps = setting("timm_vit")
+    subject, patches = Subject(model, x), maps[0].numel()
+    _ = subject.logits
+    batches = []
+    watch = model.blocks[-1].register_forward_pre_hook(lambda _, args: batches.append(tuple(args[0].shape[:2])))
+    result = PerturbationSweep("drop", "patch", 8, grid="random")(subject, None, maps)
+    watch.remove()
+    stay = Counter()
+    for row in result.removed.tolist():
+        between = set(row) - {0, patches}
+        stay.update([patches - n for n in between] + list(between) + [0])  # by both orders, and nothing once
+    assert batches == [(stay[n], family.prefix + n) for n in sorted(stay, reverse=True)]
+    assert sum(stay.elements()) < 0.6 * patches * stay.total()
+    every = PerturbationSweep("drop", "patch", patches)(Subject(model, x), None, maps)
+    for order, number in (("mif", result.removed), ("lif", (patches - result.removed).flip(1))):
+        assert torch.allclose(result.curve(order), every.curve(order).gather(1, number), atol=1e-9)
 
 
 def test_metrics_and_groups_can_drop():

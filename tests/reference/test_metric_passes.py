@@ -72,14 +72,100 @@ def test_a_plan_makes_no_order_finer_than_it_is_read():
     wanted = values(coarse, Case(subject_of(), maps()))
     case = Case(subject_of(), maps())
     case.plan([coarse.sweep, fine.sweep])
-    assert case.subject.passes == COUNT * (1 + 8 + 4)
+    assert case.subject.passes == COUNT * (1 + 8 + 3)  # everything removed is the same from either end
     assert torch.allclose(values(coarse, case), wanted, atol=1e-6)
-    assert case.subject.passes == COUNT * (1 + 8 + 4)
-    assert case.ready_sweep(coarse.protocol.sweep).runner.orders == ("mif", "lif")
-    assert case.ready_sweep(fine.protocol.sweep) is None
+    assert case.subject.passes == COUNT * (1 + 8 + 3)
 
 
 def test_an_order_that_was_not_made_is_told():
     result = PerturbationSweep("zero", steps=4, orders=("lif",))(subject_of(), None, maps())
     with pytest.raises(ArgumentError, match="orders of the sweep, lif, but got 'mif'"):
         deletion(result)
+
+
+BOTH = PerturbationSweep("zero", "pixel", 4)
+
+
+def assert_as_alone(sweep, subject, saliency, **options):
+    """A sweep beside others gives what it gives to samples that nobody asked about before."""
+    found, wanted = (sweep(whose, None, saliency, **options) for whose in (subject, subject_of()))
+    for name in ("z", "norm", "mean", "top", "complement"):
+        assert torch.allclose(getattr(found, name).double(), getattr(wanted, name).double(), atol=1e-6), name
+
+
+def test_maps_of_equal_ranks_cost_no_pass():
+    subject, saliency = subject_of(), maps()
+    BOTH(subject, None, saliency)
+    assert (subject.passes, subject.saved) == (COUNT * 8, 0)
+    assert_as_alone(BOTH, subject, saliency.exp())
+    assert (subject.passes, subject.saved) == (COUNT * 8, COUNT * 7)
+
+
+def test_what_one_map_keeps_the_opposite_removes():
+    """The most important first by one map are the least important first by the other: no pass is new."""
+    subject, saliency = subject_of(), torch.rand(COUNT, 4, 4, generator=torch.Generator().manual_seed(1))
+    BOTH(subject, None, saliency)
+    assert_as_alone(BOTH, subject, -saliency)
+    assert (subject.passes, subject.saved) == (COUNT * 8, COUNT * 7)
+
+
+def test_different_maps_share_what_has_nothing_left():
+    subject = subject_of()
+    BOTH(subject, None, maps())
+    assert_as_alone(BOTH, subject, maps().flip(1))
+    assert (subject.passes, subject.saved) == (COUNT * (8 + 6), COUNT)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"reference": "zero"}, {"reference": "mean"}),
+        ({"reference": "zero"}, {"reference": "black"}),
+        ({"reference": "zero"}, {"reference": "zero", "granularity": "patch"}),
+        ({"reference": "blur"}, {"reference": "blur", "sigma": 1.0}),
+        ({"reference": "blur"}, {"reference": "blur", "radius": 1}),
+        ({"reference": "impute"}, {"reference": "impute", "seed": 1}),
+        ({"reference": "impute"}, {"reference": "impute", "noise": 0.5}),
+    ],
+)
+def test_what_is_removed_in_another_way_is_run(first, second):
+    subject = subject_of()
+    PerturbationSweep(steps=4, **first)(subject, None, maps())
+    passes = subject.passes
+    assert_as_alone(PerturbationSweep(steps=4, **second), subject, maps())
+    assert (subject.passes, subject.saved) == (passes + COUNT * 7, 0)
+
+
+def test_patches_of_another_shape_are_other_units():
+    subject, sweep = subject_of(), PerturbationSweep("zero", "patch", 4)
+    saliency = torch.rand(COUNT, 2, 4, generator=torch.Generator().manual_seed(1))
+    sweep(subject, None, saliency)
+    assert_as_alone(sweep, subject, saliency.view(COUNT, 4, 2))
+    assert subject.saved == 0
+
+
+def test_other_classes_are_read_anew():
+    subject = subject_of()
+    BOTH(subject, None, maps())
+    assert_as_alone(BOTH, subject, maps(), explained=torch.tensor([2, 0, 1]), other_class=torch.tensor([1, -1, 0]))
+    assert subject.saved == 0
+
+
+def test_an_error_leaves_nothing_behind():
+    """What was run before the model failed is not taken for what comes after."""
+    subject = subject_of()
+    _ = subject.logits
+    head, calls = subject.model.head, []
+
+    def failing(x):
+        calls.append(len(x))
+        if len(calls) == 2:
+            raise RuntimeError("out of luck")
+        return torch.nn.functional.linear(x, head.weight, head.bias)
+
+    subject.batch_size, subject.model.head.forward = 4, failing
+    with pytest.raises(RuntimeError, match="out of luck"):
+        BOTH(subject, None, maps())
+    del subject.model.head.forward
+    assert_as_alone(BOTH, subject, maps())
+    assert subject.saved == 0

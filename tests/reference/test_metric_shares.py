@@ -1,7 +1,6 @@
 """Comprehensiveness and sufficiency: closed-form values, calls by hand, and shared passes."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -43,17 +42,21 @@ def test_at_least_one_unit_goes_and_one_is_kept():
         assert values[0, 0] == values[0, 1]
 
 
-def read_off(passes, model, x, saliency):
-    """The same shares off a sweep. Words alone may be read, so the pixels go by the name of words."""
-    sweep = passes.sweep(model, x, saliency)
-    return ShareProtocol(percent=passes.percent).read(replace(sweep, runner=PerturbationSweep("drop", "word", 100)))
+def after_a_sweep(passes, model, x, saliency):
+    """The same shares of a subject whose sweep had all of their passes."""
+    subject = Subject(model, x)
+    passes.sweep(subject, None, saliency)
+    made = subject.passes
+    result = passes(subject, None, saliency)
+    assert subject.passes == made
+    return result
 
 
 @pytest.mark.parametrize("fixture", [bin4, fix10])
 def test_images_read_off_a_sweep(fixture):
     model, x, saliency = fixture()
     passes = PixelShares((1, 5, 10, 20, 50, 80))
-    made, read = passes(model, x, saliency), read_off(passes, model, x, saliency)
+    made, read = passes(model, x, saliency), after_a_sweep(passes, model, x, saliency)
     for name in ("before", "without", "alone"):
         assert torch.allclose(getattr(made, name), getattr(read, name), equal_nan=True)
 
@@ -78,7 +81,7 @@ def five():
 def test_the_half_of_five_units_is_two_gone_or_kept():
     passes = PixelShares((50,))
     model, x, saliency = five()
-    for result in (passes(model, x, saliency), read_off(passes, model, x, saliency)):
+    for result in (passes(model, x, saliency), after_a_sweep(passes, model, x, saliency)):
         near(comprehensiveness(result), [[2**15 / (1 + 2**15) - 2**6 / (1 + 2**6)]])
         near(sufficiency(result), [[2**15 / (1 + 2**15) - 2**9 / (1 + 2**9)]])
 
@@ -91,11 +94,10 @@ def test_a_point_that_a_sweep_lacks_is_made():
     model = bert(60)
     subject = Subject(model, {"input_ids": ids}, tokenizer=tokenizer())
     case, metric = Case(subject, scores), Sufficiency(granularity="token", percent=(50,))
-    made = case.sweep(metric.protocol.sweep)
-    assert metric.protocol.read(made) is None
+    case.sweep(metric.protocol.sweep)
     passes = subject.passes
     found = metric.score(*metric.of(case))
-    assert subject.passes == passes + 2
+    assert subject.passes == passes + 1
     stay = [0, *sorted((scores[0, 1:-1].argsort(descending=True)[:25] + 1).tolist()), 52]
     before, after = (model(input_ids=one).logits[0].softmax(0) for one in (ids, ids[:, stay]))
     near(found[0], float(before.max() - after[before.argmax()]))

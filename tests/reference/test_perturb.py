@@ -353,3 +353,24 @@ def test_image_sweeps_refuse():
         PerturbationSweep(steps=0)
     with pytest.raises(ArgumentError, match="finite maps"):
         PerturbationSweep("zero")(model, x, saliency * torch.nan)
+
+
+@pytest.mark.parametrize("name", ["blur", "impute", "mean"])
+def test_the_callers_autocast_changes_nothing_that_is_hidden(name):
+    """It is for the model: what the model is given, and what is kept of its answers, has full precision."""
+    x, saliency = randn(2, 3, 16, 16).float(), randn(2, 16, 16, seed=1).float()
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(768, 3)).eval()
+    seen = []
+
+    def asked():
+        handle = model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+        result = PerturbationSweep(name, steps=4)(Subject(model, x, outputs="logits"), None, saliency)
+        handle.remove()
+        return result, torch.cat([seen.pop() for _ in range(len(seen))])
+
+    (_, wanted), under = asked(), torch.autocast("cpu", dtype=torch.bfloat16)
+    with under:
+        result, found = asked()
+    assert found.dtype == torch.float32
+    assert torch.equal(found, wanted)
+    assert result.z.dtype == result.norm.dtype == torch.float64

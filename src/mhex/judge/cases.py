@@ -135,6 +135,7 @@ class Run:
         self._names = bundle.class_names if class_names is None else class_names
         self.target = target if target in ("predicted", "label") else int(self.numbers([target])[0])
         self.skipped: dict[str, set[int]] = {}  # by method, samples whose maps are not finite
+        self.cost = {"passes": 0, "saved": 0}  # of metrics; see `Report`
 
     @cached_property
     def class_names(self) -> list[str] | None:

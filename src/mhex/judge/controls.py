@@ -63,7 +63,8 @@ def sobel(subject: Subject, seed: int = 0) -> Tensor:
         pixels = pixels * subject.batch.scale[1].to(pixels).view(-1, 1, 1)  # an offset has no edges
     grey = F.pad(pixels.mean(1, keepdim=True), (1, 1, 1, 1), mode="replicate")
     across = grey.new_tensor([[-1.0, 0.0, 1.0], [-2.0, 0.0, 2.0], [-1.0, 0.0, 1.0]])
-    gradient = F.conv2d(grey, torch.stack([across, across.mT])[:, None])
+    with torch.autocast(grey.device.type, enabled=False):  # the caller's is for the model alone
+        gradient = F.conv2d(grey, torch.stack([across, across.mT])[:, None])
     return gradient.square().sum(1).sqrt()
 
 

@@ -58,7 +58,8 @@ def evaluate(
 
     A sample that cannot be read, or for which the model gives NaN, is left out; a warning and the report name it.
     Work is shared: a photo is preprocessed once, the clean pass serves everything, a sweep serves all metrics that can
-    read it, boxes and noise serve all methods. Images, ties, boxes and seeds are the same for all methods, so that they
+    read it, boxes and noise serve all methods, and what two methods or metrics hide in the same way is run once
+    (`Report.cost`). Images, ties, boxes and seeds are the same for all methods, so that they
     can be compared in pairs.
 
     Args:
@@ -150,9 +151,9 @@ def evaluate(
     losses.update(dict.fromkeys(unjudged_in(rows), NOT_FINITE))  # also by an earlier call in the same folder
     count = max((samples.ids[-1], *losses)) + 1
     if folder is not None:
-        write_call(folder, call, samples=size, done=count, lost=losses)
+        write_call(folder, call, samples=size, done=count, lost=losses, cost=run.cost)
     _warn(run, count)
-    return Report(rows, run.curves.table(), losses)
+    return Report(rows, run.curves.table(), losses, cost=run.cost)
 
 
 def _metrics(run: Run, metrics: Any) -> list[MetricRun]:
@@ -229,6 +230,7 @@ def _judge(batch: SampleBatch, method: MethodRun, metrics: list[MetricRun], say:
     """Make the rows of samples whose outputs are finite, by one method."""
     run = batch.run
     _ = batch.subject.logits, batch.masks, batch.classes  # what all methods share is part of nobody's time
+    before = batch.subject.passes, batch.subject.saved
     started = time.perf_counter()
     gaps = Gaps(batch.samples.ids)
     case = case_of(batch, method, gaps)
@@ -245,5 +247,7 @@ def _judge(batch: SampleBatch, method: MethodRun, metrics: list[MetricRun], say:
         rows += rows_of(group, case, gaps, seconds)
     run.curves.add(curves)
     run.parts.add(rows)
+    run.cost["passes"] += batch.subject.passes - before[0]
+    run.cost["saved"] += batch.subject.saved - before[1]
     if gaps.lost:
         run.skipped.setdefault(method.label, set()).update(gaps.lost)

@@ -39,11 +39,17 @@ _FACTS = b"mhex"  # where a single file says what its rows do not
 
 
 def write_call(
-    folder: Path, call: Call, samples: int | None = None, done: int | None = None, lost: Mapping[int, str] | None = None
+    folder: Path,
+    call: Call,
+    samples: int | None = None,
+    done: int | None = None,
+    lost: Mapping[int, str] | None = None,
+    cost: Mapping[str, int] | None = None,
 ) -> None:
     """Write down a call when it begins, and once more when it is done; the same call is written down once.
 
     `samples` are to be judged, and `done` were gone through at the end: a call without it was broken off, or runs.
+    Costs of the same call are added up.
     """
     calls = read_calls(folder)
     entry = {**call, "command": command(), "versions": versions(), "samples": samples}
@@ -52,7 +58,8 @@ def write_call(
     if place < len(calls) and done is None:
         return
     reasons = {str(number): reason for number, reason in sorted((lost or {}).items())}
-    calls[place : place + 1] = [{**entry, "done": done, "lost": reasons}]
+    total = store.added([cost or {}, *(before.get("cost") or {} for before in calls[place : place + 1])])
+    calls[place : place + 1] = [{**entry, "done": done, "lost": reasons, "cost": total}]
     write_text(json.dumps(calls, indent=2), folder / _CALLS)
 
 
@@ -75,6 +82,7 @@ class _Facts(BaseModel, strict=True):
 
     lost: dict[Annotated[str, Field(pattern=r"^\d+$")], str] | None = None  # why samples were lost, by number
     broken: str = ""  # a sentence on a run that was broken off
+    cost: dict[str, Annotated[int, Field(ge=0)]] | None = None  # see `Report`
 
 
 class _CallFacts(_Facts):
@@ -126,11 +134,20 @@ class Report:
         curves: An arrow table of curves; None if there is none.
         lost: Samples that could not be judged, and why, by number.
         broken: A sentence on a run that was broken off; empty for one that came to its end.
+        cost: What metrics cost: changed samples that the model was run on (`"passes"`), and those that it was not run
+            on because another method or metric had the same (`"saved"`); empty if it is not known.
     """
 
-    def __init__(self, rows: Any, curves: Any = None, lost: Mapping[int, str] | None = None, broken: str = "") -> None:
+    def __init__(
+        self,
+        rows: Any,
+        curves: Any = None,
+        lost: Mapping[int, str] | None = None,
+        broken: str = "",
+        cost: Mapping[str, int] | None = None,
+    ) -> None:
         self.rows, self._curves = rows, store.as_table([], store.CURVES) if curves is None else curves
-        self.lost, self.broken = dict(lost or {}), broken
+        self.lost, self.broken, self.cost = dict(lost or {}), broken, dict(cost or {})
         settings = dict(store.records(rows, "metric", "settings"))
         self._metrics = {name: metric_from(text) for name, text in settings.items()}
         self._numbers: dict[str, tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]] = {}
@@ -317,7 +334,7 @@ class Report:
 
     def to_parquet(self, path: str | PathLike[str]) -> Path:
         """Write all rows to a file; curves stay behind."""
-        facts = json.dumps({"lost": self.lost, "broken": self.broken})
+        facts = json.dumps({"lost": self.lost, "broken": self.broken, "cost": self.cost})
         store.write(self.rows.replace_schema_metadata({_FACTS: facts}), Path(path))
         return Path(path)
 
@@ -337,7 +354,8 @@ class Report:
         if self.rows.num_rows:
             write_text(self.rows.column("run")[0].as_py(), folder / "run.json")
         samples = None if self.broken else len({*self.rows.column("image").to_pylist(), *self.lost})
-        write_call(folder, call or {"methods": self.methods, "metrics": self.metrics}, done=samples, lost=self.lost)
+        call = call or {"methods": self.methods, "metrics": self.metrics}
+        write_call(folder, call, done=samples, lost=self.lost, cost=self.cost)
         return folder
 
     @classmethod
@@ -348,13 +366,15 @@ class Report:
         if path.is_dir():
             calls = read_calls(path)
             losses = {int(number): reason for call in calls for number, reason in (call.get("lost") or {}).items()}
-            return cls(rows, store.read(path, store.CURVES), losses, store.broken_off(calls, rows))
+            cost = store.added(call.get("cost") or {} for call in calls)
+            return cls(rows, store.read(path, store.CURVES), losses, store.broken_off(calls, rows), cost)
         try:
             facts = _Facts.model_validate(read_json((rows.schema.metadata or {}).get(_FACTS, b"{}").decode()))
         except ValueError as error:
             why = "holds something else" if isinstance(error, ValidationError) else f"is damaged: {error}"
             raise ArgumentError(f"Expected rows of mhex in {path.name!r}, but its header {why}.") from error
-        return cls(rows, None, {int(number): reason for number, reason in (facts.lost or {}).items()}, facts.broken)
+        losses = {int(number): reason for number, reason in (facts.lost or {}).items()}
+        return cls(rows, None, losses, facts.broken, facts.cost)
 
     def merge(self, *reports: Report) -> Report:
         """One report of several: samples are paired by number and digest, and what disagrees is refused.
@@ -364,7 +384,8 @@ class Report:
         reports = (self, *reports)
         losses = {number: reason for report in reports for number, reason in report.lost.items()}
         rows = store.as_table(merged([report.rows.to_pylist() for report in reports]))
-        return Report(rows, None, losses, next((report.broken for report in reports if report.broken), ""))
+        broken = next((report.broken for report in reports if report.broken), "")
+        return Report(rows, None, losses, broken, store.added(report.cost for report in reports))
 
     def __str__(self) -> str:
         return self.table()

@@ -131,7 +131,8 @@ def curves_of(
         condition & (pc.list_value_length(pc.field("points")) > 0)
     )  # samples without judgement have none
     points, places = part.column("points").to_pylist(), _RowPlaces(part)
-    lengths = set(map(len, points))
+    shares = reader.shares(order)
+    lengths = {len(shares), *map(len, points)}
     if len(lengths) > 1:
         listed = " and ".join(str(length - 1) for length in sorted(lengths))
         raise ArgumentError(
@@ -144,10 +145,8 @@ def curves_of(
             f"There are no curves of {metric!r} in this report: they are in folders that evaluate(out=...) wrote, "
             "not in single files or merged reports, and curves=False leaves them out."
         )
-    length = lengths.pop()
-    curves = torch.full((len(places.methods), len(places.ids), length), torch.nan)
+    curves = torch.full((len(places.methods), len(places.ids), len(shares)), torch.nan)
     curves[places.index] = torch.tensor(points)
-    shares = torch.linspace(0, 1, length, dtype=torch.float64)
     return places.ids, shares, {name: curves[places.methods[name]] for name in names}
 
 

@@ -235,6 +235,12 @@ def remarks(broken: str, lost: Mapping[int, str]) -> list[str]:
     return [sentence for sentence in (broken, losses) if sentence]
 
 
+def added(costs: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """The sum of several costs, name by name."""
+    entries = [entry for cost in costs for entry in cost.items()]
+    return {name: sum(count for key, count in entries if key == name) for name, _ in entries}
+
+
 class SavedMaps:
     """Photos of the first `count` samples of a run and their maps by every method, for a page; else as `Parts`."""
 

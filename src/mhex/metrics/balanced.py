@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mhex._settings import check_that
 from mhex.metrics import Case, PerImage, register_metric
-from mhex.metrics.curve import SweepProtocol
+from mhex.metrics.curve import GridProtocol
 from mhex.metrics.fidelity import fidelity
 from mhex.metrics.max_sensitivity import explain_again, image_inputs
 from mhex.perturb import PassResult, Runner, Subject, SweepResult, check_images, check_map, generator_for
@@ -26,7 +26,7 @@ class SteadyResult(PassResult):
 
 
 @dataclass(frozen=True)
-class BalancedProtocol(SweepProtocol, Runner[SteadyResult]):
+class BalancedProtocol(GridProtocol, Runner[SteadyResult]):
     """Protocol of curves of two classes, and of maps of noisy copies, which it makes itself.
 
     Few steps: more of them cost as many passes as more images do, and tell methods apart less.

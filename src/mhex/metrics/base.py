@@ -3,7 +3,7 @@
 import inspect
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -14,7 +14,7 @@ from torchmetrics import Metric
 from mhex._settings import check_kind, check_that
 from mhex.errors import ArgumentError, ArgumentTypeError, unknown_name, warn
 from mhex.metrics.case import Case
-from mhex.metrics.protocols import READ_PARTS
+from mhex.metrics.protocols import READ_PARTS, Protocol
 from mhex.perturb import SweepResult
 from mhex.stats.intervals import IntervalKind, check_interval, interval_of
 
@@ -175,7 +175,7 @@ class PerImage(Metric):
             raise ArgumentTypeError(
                 f"Expected results of {runners} for {name}, but got one of {type(source).__name__}."
             )
-        if isinstance(result, SweepResult) and source.steps > runner.steps and source.steps % runner.steps == 0:
+        if isinstance(result, SweepResult) and source.grid == "even" and source.steps % runner.steps == 0:
             result = result.every(source.steps // runner.steps)
             source = result.runner
         parts = [(f.name, getattr(source, f.name), getattr(runner, f.name)) for f in fields(runner)]
@@ -242,14 +242,15 @@ class PerImage(Metric):
 
 def changed(protocol: Any, changes: Mapping[str, Any]) -> Any:
     """A protocol with some of its parts changed; unknown ones are refused with the list of those that exist."""
-    if not is_dataclass(protocol) or isinstance(protocol, type):
+    if not isinstance(protocol, Protocol):
         raise ArgumentTypeError(f"Expected a Protocol as preset of a metric, but got {protocol!r}.")
     parts = {f.name: getattr(protocol, f.name) for f in fields(protocol)}
     for name in changes:
         if name not in parts:
             listed = ", ".join(f"{k}={v!r}" for k, v in parts.items())
-            raise ArgumentError(f"The protocol has no part {name!r}. Its parts: {listed}.")
-    return replace(protocol, **changes)
+            why = f": {protocol.absent[name]}" if name in protocol.absent else ""
+            raise ArgumentError(f"The protocol has no part {name!r}{why}. Its parts: {listed}.")
+    return replace(protocol, **{**protocol.implied(changes), **changes})
 
 
 def _joined(parts: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:

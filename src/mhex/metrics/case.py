@@ -68,10 +68,6 @@ class Case:
                 curves[order] = self._sweeps(wanted)[order, wanted.steps] = result.along(order)
         return SweepResult.joined([curves[order] for order in wanted.orders])
 
-    def ready_sweep(self, wanted: PerturbationSweep) -> SweepResult | None:
-        """The same where all of it was made before; None where not."""
-        return self.sweep(wanted) if set(wanted.orders) <= set(self._curves(wanted)) else None
-
     def plan(self, sweeps: list[PerturbationSweep]) -> None:
         """Make the finest of each kind and order first, so that the others are read off it."""
         orders: dict[PerturbationSweep, set[Order]] = {}
@@ -85,7 +81,7 @@ class Case:
         return {
             order: result.every(steps // wanted.steps)
             for (order, steps), result in self._sweeps(wanted).items()
-            if order in wanted.orders and steps % wanted.steps == 0
+            if order in wanted.orders and steps % wanted.steps == 0 and (wanted.grid == "even" or steps == wanted.steps)
         }
 
     def _sweeps(self, wanted: PerturbationSweep) -> dict[tuple[Order, int], SweepResult]:

@@ -1,15 +1,15 @@
 """Comprehensiveness: what is lost without the most important words."""
 
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from mhex._settings import check_that
 from mhex.inputs.words import POOLING, Pooling, Words
-from mhex.metrics import Case, PerImage, Protocol, Scored, register_metric
-from mhex.perturb import PassResult, PerturbationSweep, Runner, Subject, SweepResult, column_of, counts
+from mhex.metrics import PerImage, Protocol, Scored, register_metric
+from mhex.perturb import PassResult, PerturbationSweep, Runner, Subject, column_of, counts
 
 _OF_SWEEP = ("reference", "granularity", "tie", "seed", "words", "pooling")
 
@@ -33,7 +33,7 @@ class ShareProtocol(Protocol, Runner[ShareResult]):
     """Which shares of the words of texts are removed, and how.
 
     As many units are kept alone as are removed: those of the sweep's grid at that share, and at least one. What is kept
-    alone is what removal of the least important leaves, so that a sweep made for other metrics has these points too.
+    alone is what removal of the least important leaves, so that a sweep made for other metrics has these passes too.
     Parts are as for `PerturbationSweep`, but for the shares and the class.
     """
 
@@ -68,33 +68,15 @@ class ShareProtocol(Protocol, Runner[ShareResult]):
         removal = self.sweep.ranked(subject, saliency)
         units = removal.units.number
         share = self.numbers(counts(units, 100), units)
-        classes = subject.classes(explained)[:, :3]
+        classes = subject.classes(explained)
         number = torch.cat([share, units[:, None] - share], 1).mT
         last = torch.arange(2 * len(self.percent), device=subject.device) >= len(self.percent)
-        rows = removal.ask(number, last, lambda logits, rows: (subject.probabilities(logits, classes[rows]),))[0]
+        z, norm = removal.ask(number, last, classes)[:2]
+        rows = (z - norm).exp().masked_fill(classes < 0, torch.nan)[..., :3]
         table = rows.view(2, len(self.percent), *rows.shape[1:]).transpose(1, 2)
         table = table.masked_fill((units == 0).view(-1, 1, 1), torch.nan)
-        before = subject.probabilities(subject.logits, classes)
+        before = subject.probabilities(subject.logits, classes[:, :3])
         return ShareResult(tuple(subject.ids), before, *table, runner=self)
-
-    def read(self, result: SweepResult) -> ShareResult | None:
-        """The same off a sweep of 100 steps, without a pass; None where it lacks a point.
-
-        It has all but one: of an odd number of units above 50, the smaller half kept alone.
-        """
-        share = self.numbers(result.removed, result.units)
-        nothing = (result.units == 0).view(-1, 1, 1)
-        probabilities = (result.z - result.norm).exp()[..., :3].masked_fill(result.classes[:, None, :3] < 0, torch.nan)
-        tables = []
-        for order, amount in (("mif", share), ("lif", result.units[:, None] - share)):
-            # The first step with so many removed: small samples have the same number at several steps.
-            step = (result.removed[:, None] < amount[..., None]).sum(-1)
-            if not torch.equal(result.removed.gather(1, step), amount):
-                return None
-            along = probabilities[result.runner.orders.index(order)]
-            tables.append(along.gather(1, step[..., None].expand(-1, -1, 3)).masked_fill(nothing, torch.nan))
-        source = replace(self, **{name: getattr(result.runner, name) for name in _OF_SWEEP})
-        return ShareResult(result.ids, probabilities[0, :, 0], *tables, runner=source)
 
     def numbers(self, grid: Tensor, units: Tensor) -> Tensor:
         """How many units each share is, (B, K), by the units (B,) and those removed at each percent (B, 101)."""
@@ -106,12 +88,6 @@ class ShareMetric(PerImage):
     """A metric of a few shares of the units."""
 
     protocol: ShareProtocol
-
-    def of(self, case: Case) -> tuple[Any, ...]:
-        """Read off a sweep of 1 % that has all points; else from two passes for each share, for both metrics."""
-        sweep = case.ready_sweep(self.protocol.sweep)
-        result = None if sweep is None else self.protocol.read(sweep)
-        return super().of(case) if result is None else (result,)
 
     def score(self, result: ShareResult) -> Tensor:
         """Mean over the shares."""

@@ -1,14 +1,16 @@
 """Metrics that read the curves of one sweep, and their protocols."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from mhex.errors import ArgumentError
 from mhex.metrics import Case, PerImage, Protocol
 from mhex.metrics.protocols import Scored, check_units
-from mhex.perturb import ORDERS, Order, PerturbationSweep, SweepResult, area
+from mhex.perturb import ORDERS, RANDOM_AREAS, STRATA, Grid, Order, PerturbationSweep, SweepResult, area, shares
 
 
 @dataclass(frozen=True)
@@ -16,6 +18,7 @@ class SweepProtocol(Protocol):
     """Protocol of metrics that read a sweep; its settings are those of `PerturbationSweep`, by the same names."""
 
     blur_parts = ("sigma", "radius")
+    absent: ClassVar[Mapping[str, str]] = {"grid": "this metric reads the points of even steps, and no area of a curve"}
     reference: str = "blur"
     steps: int = 20
     granularity: str = "pixel"
@@ -62,7 +65,42 @@ class AreaProtocol(SweepProtocol):
 
 
 @dataclass(frozen=True)
-class CurveProtocol(AreaProtocol, ScoredProtocol):
+class GridProtocol(SweepProtocol):
+    """Protocol of metrics that read areas alone, so that levels may be drawn: see `PerturbationSweep.grid`."""
+
+    grid: Grid = "even"
+
+    def __post_init__(self) -> None:
+        rule = getattr(self, "area", "unit")
+        if self.grid == "random" and rule not in RANDOM_AREAS:
+            raise ArgumentError(
+                f"grid='random' estimates areas over all shares, by the rules {' and '.join(map(repr, RANDOM_AREAS))}, "
+                f"but area={rule!r} speaks of the points of an even grid. Give area='unit' too, or keep the grid."
+            )
+        super().__post_init__()
+
+    @property
+    def idle(self) -> dict[str, str]:
+        # An even grid is said by its steps; a row of a report is known by what is printed.
+        return super().idle if self.grid == "random" else {**super().idle, "grid": "steps are even"}
+
+    def implied(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """A random grid needs few draws, whatever the steps of an even one were."""
+        turned = changes.get("grid") == "random" != self.grid
+        return {"steps": STRATA} if turned else {}
+
+    @property
+    def sweep(self) -> PerturbationSweep:
+        return replace(super().sweep, grid=self.grid)
+
+
+@dataclass(frozen=True)
+class HitProtocol(GridProtocol, AreaProtocol):
+    """Protocol of metrics of the area under accuracy."""
+
+
+@dataclass(frozen=True)
+class CurveProtocol(GridProtocol, AreaProtocol, ScoredProtocol):
     """Protocol of metrics of the area under a curve of one class."""
 
 
@@ -90,6 +128,12 @@ class CurveMetric(PerImage):
         """The curves that it reads, as it reads them: by order, (B, T + 1)."""
         curves = {order: result.curve(order, self.output, self.scored) for order in self.orders}
         return {order: curve.flip(1) if self.inserted else curve for order, curve in curves.items()}
+
+    def shares(self, order: str) -> Tensor:
+        """Share of the units that is removed, or put in, at each point of its curves, (T + 1,); on average if drawn."""
+        sweep = self.protocol.sweep
+        points = shares(sweep.steps, sweep.grid)
+        return 1 - points.flip(0) if order == "lif" and not self.inserted else points
 
     @property
     def scored(self) -> str:

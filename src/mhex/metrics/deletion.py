@@ -4,7 +4,7 @@ from torch import Tensor
 
 from mhex.metrics import register_metric
 from mhex.metrics.curve import CurveMetric, CurveProtocol
-from mhex.perturb import SweepResult, area
+from mhex.perturb import STRATA, SweepResult
 
 
 def deletion(result: SweepResult, scored: str = "explained", rule: str = "unit") -> Tensor:
@@ -15,7 +15,7 @@ def deletion(result: SweepResult, scored: str = "explained", rule: str = "unit")
         scored: Whose probability is read.
         rule: How the area is taken.
     """
-    return area(result.curve("mif", "probability", scored), rule)
+    return result.area("mif", "probability", scored, rule)
 
 
 @register_metric(
@@ -30,6 +30,8 @@ def deletion(result: SweepResult, scored: str = "explained", rule: str = "unit")
     presets={
         "default": CurveProtocol("mean", 100),
         "text": CurveProtocol("drop", 20, "token"),
+        "quick": CurveProtocol("mean", STRATA, grid="random"),
+        "quick-text": CurveProtocol("drop", STRATA, "token", grid="random"),
         "rise": CurveProtocol("zero", 224, scored="predicted"),
         "mhex": CurveProtocol("mean", 100, scored="label", area="left100"),
     },

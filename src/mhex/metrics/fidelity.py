@@ -7,7 +7,7 @@ from torch import Tensor
 
 from mhex.metrics import register_metric
 from mhex.metrics.curve import CurveMetric, CurveProtocol
-from mhex.perturb import SweepResult, area
+from mhex.perturb import STRATA, SweepResult, area
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ def fidelity(result: SweepResult, scored: str = "explained", rule: str = "percen
         centred: Logits less the mean of all classes, so that models can be compared.
     """
     output = "centred-logit" if centred else "logit"
-    first, last = (area(result.curve(order, output, scored), rule) for order in ("mif", "lif"))
+    first, last = (result.area(order, output, scored, rule) for order in ("mif", "lif"))
     return torch.stack([last - first, first, last], 1)
 
 
@@ -42,6 +42,8 @@ def fidelity(result: SweepResult, scored: str = "explained", rule: str = "percen
     presets={
         "default": FidelityProtocol("blur", 20, area="percent"),
         "text": FidelityProtocol("drop", 20, "token", area="percent"),
+        "quick": FidelityProtocol("blur", STRATA, area="percent", grid="random"),
+        "quick-text": FidelityProtocol("drop", STRATA, "token", area="percent", grid="random"),
         "cdam": FidelityProtocol("blur", 20, area="percent"),
     },
 )

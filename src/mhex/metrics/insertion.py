@@ -4,7 +4,7 @@ from torch import Tensor
 
 from mhex.metrics import register_metric
 from mhex.metrics.curve import CurveMetric, CurveProtocol
-from mhex.perturb import SweepResult, area
+from mhex.perturb import STRATA, SweepResult
 
 
 def insertion(result: SweepResult, scored: str = "explained", rule: str = "unit") -> Tensor:
@@ -17,7 +17,7 @@ def insertion(result: SweepResult, scored: str = "explained", rule: str = "unit"
         scored: Whose probability is read.
         rule: How the area is taken.
     """
-    return area(result.inserted("probability", scored), rule)
+    return result.area("lif", "probability", scored, rule, inserted=True)
 
 
 @register_metric(
@@ -31,6 +31,8 @@ def insertion(result: SweepResult, scored: str = "explained", rule: str = "unit"
     presets={
         "default": CurveProtocol("mean", 100),
         "text": CurveProtocol("drop", 20, "token"),
+        "quick": CurveProtocol("mean", STRATA, grid="random"),
+        "quick-text": CurveProtocol("drop", STRATA, "token", grid="random"),
         "rise": CurveProtocol("blur", 224, scored="predicted", sigma=5.0, radius=5),
         "mhex": CurveProtocol("mean", 100, scored="label", area="left100"),
     },

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from mhex.metrics import register_metric
-from mhex.metrics.curve import AreaProtocol, CurveMetric
-from mhex.perturb import SweepResult, area
+from mhex.metrics.curve import CurveMetric, HitProtocol
+from mhex.perturb import STRATA, SweepResult
 
 
 def perturbation_auc(result: SweepResult, rule: str = "unit") -> Tensor:
@@ -15,7 +15,7 @@ def perturbation_auc(result: SweepResult, rule: str = "unit") -> Tensor:
         result: Result of a sweep of both orders, with labels.
         rule: How the area is taken.
     """
-    return torch.stack([area(result.curve(order, "hit", "label"), rule) for order in ("mif", "lif")], 1)
+    return torch.stack([result.area(order, "hit", "label", rule) for order in ("mif", "lif")], 1)
 
 
 @register_metric(
@@ -29,11 +29,13 @@ def perturbation_auc(result: SweepResult, rule: str = "unit") -> Tensor:
     "leave them out. Accuracy knows no margin.",
     data=("label",),
     presets={
-        "default": AreaProtocol("black", 20),
-        "text": AreaProtocol("drop", 20, "token"),
-        "che": AreaProtocol("black", 10, area="che"),
-        "gt": AreaProtocol("black", 10, area="che"),
-        "tm": AreaProtocol("black", 20),
+        "default": HitProtocol("black", 20),
+        "text": HitProtocol("drop", 20, "token"),
+        "quick": HitProtocol("black", STRATA, grid="random"),
+        "quick-text": HitProtocol("drop", STRATA, "token", grid="random"),
+        "che": HitProtocol("black", 10, area="che"),
+        "gt": HitProtocol("black", 10, area="che"),
+        "tm": HitProtocol("black", 20),
     },
 )
 class PerturbationAUC(CurveMetric):

@@ -1,6 +1,7 @@
 """Protocols: how a number was measured, as frozen data that is printed beside it."""
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from types import UnionType
 from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
@@ -22,6 +23,7 @@ class Protocol:
     """
 
     blur_parts: ClassVar[tuple[str, ...]] = ()  # parts of the blur, which change nothing with another reference
+    absent: ClassVar[Mapping[str, str]] = {}  # parts that others like it have, and why this one has not
 
     def __post_init__(self) -> None:
         usual = {f.name: f.default for f in fields(self)}
@@ -55,6 +57,10 @@ class Protocol:
         reference = getattr(self, "reference", "blur")
         why = f"it is the blur's, and the reference is {reference!r}"
         return {} if reference == "blur" else dict.fromkeys(self.blur_parts, why)
+
+    def implied(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Other parts that go with some changes, unless they are changed too."""
+        return {}
 
     @property
     def passes(self) -> tuple[Any, ...]:

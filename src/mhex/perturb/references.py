@@ -66,8 +66,9 @@ def gaussian_blur(pixels: Tensor, sigma: float, radius: int | None = None) -> Te
     kernel = (kernel / kernel.sum()).to(pixels.dtype)
     channels = pixels.shape[1]
     padded = F.pad(pixels, (radius,) * 4, mode="reflect")
-    rows = F.conv2d(padded, kernel.view(1, 1, -1, 1).expand(channels, 1, -1, 1), groups=channels)
-    return F.conv2d(rows, kernel.view(1, 1, 1, -1).expand(channels, 1, 1, -1), groups=channels)
+    with torch.autocast(pixels.device.type, enabled=False):  # the caller's is for the model alone
+        rows = F.conv2d(padded, kernel.view(1, 1, -1, 1).expand(channels, 1, -1, 1), groups=channels)
+        return F.conv2d(rows, kernel.view(1, 1, 1, -1).expand(channels, 1, 1, -1), groups=channels)
 
 
 _ACCURACY, _ACCURACY_DOUBLE = 1e-6, 1e-10  # of the residual beside the right side

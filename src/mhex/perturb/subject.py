@@ -83,6 +83,7 @@ class Subject:
         ids: Number of each sample in its data set; random choices depend on it and the seed alone.
         label: Class of each sample by the data set, (B,); None if not known.
         passes: Samples that the model was run on so far.
+        saved: Changed samples that were asked for again, by another map or metric, and not run again.
         shared: What does not depend on maps, and serves all of them, by the runner that made it.
     """
 
@@ -128,7 +129,7 @@ class Subject:
         self.multi_label, self.batch_size, self.progress = bool(multi_label), batch_size, progress
         self.outputs, self._may_be_several = outputs, multi_label is None
         self._ending: Ending | None = None  # known once the samples were run as they are
-        self.passes = 0
+        self.passes = self.saved = 0
         self.shared: dict[Any, Any] = {}
         self._logits: Tensor | None = None
         self._checked = False

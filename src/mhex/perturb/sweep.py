@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 import torch
@@ -12,9 +12,11 @@ from torch import Tensor
 from mhex._settings import check_choice, check_seed, check_that
 from mhex.capture import Batch
 from mhex.inputs.words import POOLING, Pooling, Words, check_pooling, check_split
+from mhex.perturb.grids import Grid, area, counts, random_counts
 from mhex.perturb.references import PIXELS, WORDS, imputed
-from mhex.perturb.subject import Change, PassResult, Runner, Subject, column_of, top_class
-from mhex.perturb.units import Tie, Units, counts, generator_for, ranks, removed_words, units_of
+from mhex.perturb.removal import Removal
+from mhex.perturb.subject import Change, PassResult, Runner, Subject, column_of
+from mhex.perturb.units import Tie, Units, generator_for, ranks, removed_words, units_of
 
 Order = Literal["mif", "lif"]
 ORDERS: tuple[Order, ...] = ("mif", "lif")
@@ -23,16 +25,21 @@ _TABLES = ("z", "norm", "mean", "top", "complement")  # of a result, for each or
 
 @dataclass(frozen=True)
 class SweepResult(PassResult):
-    """Curves of a batch, over the steps 0 to T."""
+    """Curves of a batch, over the steps 0 to T; on a random grid, over nothing, m draws and everything removed.
+
+    What the order `"lif"` removes at the points of a random grid is what `"mif"` keeps there, read backwards: levels
+    lie closest at the other end, where the most important units go.
+    """
 
     classes: Tensor  # the explained class, the predicted one, the label and another one, (B, 4); -1 where there is none
-    removed: Tensor  # units removed at each step, (B, T + 1)
+    removed: Tensor  # units removed at each step, (B, T + 1); on a random grid, by the order "mif"
     units: Tensor  # units of each sample, (B,)
     z: Tensor  # scores of these classes, (orders, B, T + 1, 4), float64
     norm: Tensor  # what makes them log-probabilities, `log p = z - norm`, of the same shape
     mean: Tensor  # mean score of all classes, (orders, B, T + 1)
     top: Tensor  # the class with the highest score, (orders, B, T + 1)
     complement: Tensor  # scores of all other classes together, `log(p / (1 - p)) = z - complement`, shaped like `z`
+    weights: Tensor | None = field(default=None, kw_only=True)  # of the points of a random grid, shaped like `removed`
 
     @classmethod
     def joined(cls, results: Sequence[SweepResult]) -> SweepResult:
@@ -51,6 +58,7 @@ class SweepResult(PassResult):
         """The same on a coarser grid, of every so many steps."""
         if stride == 1:
             return self
+        check_that(self.weights is None, "an even grid where every so many steps are read", "a random one")
         steps = self.runner.steps
         check_that(stride >= 1 and steps % stride == 0, f"a stride that divides the {steps} steps of the sweep", stride)
         tables = {name: getattr(self, name)[:, :, ::stride] for name in _TABLES}
@@ -84,79 +92,28 @@ class SweepResult(PassResult):
         """The same along insertion of the most important units into the reference: removal of the least, backwards."""
         return self.curve("lif", output, scored).flip(1)
 
+    def area(
+        self,
+        order: str,
+        output: str = "probability",
+        scored: str = "explained",
+        rule: str = "unit",
+        inserted: bool = False,
+    ) -> Tensor:
+        """Area under what is read along one order, (B,); see `curve`, and `mhex.perturb.area` for its rules.
+
+        With `inserted` the curve is read backwards, as by `inserted`.
+        """
+        curve, weights = self.curve(order, output, scored), self.weights
+        if weights is not None and order == "lif":
+            weights = weights.flip(1)
+        return area(curve.flip(1) if inserted and weights is None else curve, rule, weights)
+
     def _place(self, order: str) -> int:
         orders: tuple[str, ...] = self.runner.orders
         expectation = f"one of the orders of the sweep, {', '.join(orders)}"
         check_that(order in orders, expectation, repr(order), "; make the sweep with it")
         return orders.index(order)
-
-
-def area(curve: Tensor, rule: str = "unit") -> Tensor:
-    """Area under curves (B, T + 1) whose points lie evenly from nothing to all removed, (B,).
-
-    Args:
-        curve: Values.
-        rule: `"unit"`: trapezoids over 0 to 1. `"che"`: trapezoids over the points 0, 0.1 ... 0.9, times 100.
-            `"percent"`: trapezoids over 0 to 100. `"left100"`: mean of all points but the last. `"mean11"`: mean of the
-            points 0, 0.1 ... 1.
-    """
-    steps = curve.shape[1] - 1
-    if rule in ("unit", "percent"):
-        return torch.trapezoid(curve, dx=1 / steps, dim=1) * (100 if rule == "percent" else 1)
-    if rule == "left100":
-        return curve[:, :-1].mean(1)
-    check_that(rule in ("che", "mean11"), "area 'unit', 'che', 'percent', 'left100' or 'mean11'", repr(rule))
-    check_that(steps % 10 == 0, f"a multiple of 10 steps for the area {rule!r}", steps)
-    tenths = curve[:, :: steps // 10]
-    return tenths.mean(1) if rule == "mean11" else torch.trapezoid(tenths[:, :-1], dx=10.0, dim=1)
-
-
-Read = Callable[[Tensor, Tensor], tuple[Tensor, ...]]
-
-
-@dataclass(frozen=True)
-class Removal:
-    """Units of samples in the order of a map."""
-
-    subject: Subject
-    units: Units
-    rank: Tensor  # place of each unit, the most important first, (B, N)
-    change: Change  # from removed units (M, N) of samples (M,)
-
-    def ask(self, number: Tensor, last: Tensor, read: Read) -> list[Tensor]:
-        """What the model says when so many units are gone, each (R, B, ...). Every different pass is made once.
-
-        In each row `number` (R, B) units are removed, the least important ones where `last`, bool (R,), says so; `read`
-        makes what is kept of logits (M, C) of samples (M,). So a short text, of which several steps remove as many
-        units, costs no pass twice; nothing removed is the clean pass, and all removed is the same from either end.
-        """
-        subject, size = self.subject, self.subject.batch.size
-        samples = torch.arange(size, device=subject.device)
-        ends = self.rank.shape[1] + 1  # codes of removal from the other end begin here
-        between = (number > 0) & (number < self.units.number)
-        code = number + ends * (last[:, None] & between)
-        code = torch.cat([torch.zeros_like(code[:1]), code]) * size + samples  # the first row is the clean pass
-        different, inverse = torch.unique(code, return_inverse=True)
-        # What keeps as much goes together: texts of one length, patches of one number, and first the most.
-        remaining = self.units.number[different % size] - different // size % ends
-        remaining[:size] = ends
-        order = remaining.argsort(descending=True, stable=True)
-        passes, place = different[order], order.argsort()[inverse]
-
-        def make(jobs: Tensor) -> Batch:
-            batch = passes[size + jobs]
-            sample, removal = batch % size, batch // size
-            n, rank = (removal % ends)[:, None], self.rank[sample]
-            least = rank >= self.units.number[sample][:, None] - n
-            removed = torch.where((removal >= ends)[:, None], least, rank < n)
-            if self.units.counted is not None:
-                removed &= self.units.counted[sample]
-            return self.change(removed, sample)
-
-        parts = [read(subject.logits, samples)]
-        for jobs, logits in subject.run(len(passes) - size, make, "perturbation"):
-            parts.append(read(logits, passes[size + jobs] % size))
-        return [torch.cat(column)[place[1:]] for column in zip(*parts, strict=True)]
 
 
 _NOISE = 1  # purpose of random numbers
@@ -172,7 +129,8 @@ class PerturbationSweep(Runner[SweepResult]):
             `"pad"` (it is not attended to).
         granularity: `"pixel"` ranks the map at the size of the image, `"patch"` the cells of its own grid, or for
             `"drop"` the patches of the model; texts are ranked by `"token"` or `"word"`.
-        steps: T; from nothing removed to everything, so that there are T + 1 points.
+        steps: T; from nothing removed to everything, so that there are T + 1 points. Of a random grid, the number of
+            draws.
         orders: `"mif"` removes the most important first, `"lif"` the least important.
         tie: How equal scores are ranked: `"random"`, by (seed, id), or `"stable"`.
         seed: Seed of ties and noise.
@@ -181,6 +139,8 @@ class PerturbationSweep(Runner[SweepResult]):
         radius: Radius of the blur's kernel, 2 radius + 1 pixels wide; None for three times the spread.
         words: Which words granularity `"word"` ranks: those of the `"tokenizer"`, or those split at `"whitespace"`.
         pooling: Score of a word: the `"max"` of the scores of its tokens, or their `"sum"`.
+        grid: `"even"` steps, the same for all samples; or `"random"` levels, drawn for each sample by (seed, id), for
+            areas from few passes; see `mhex.perturb.random_counts`.
     """
 
     reference: str = "black"
@@ -194,11 +154,13 @@ class PerturbationSweep(Runner[SweepResult]):
     radius: int | None = None
     words: Words = "tokenizer"
     pooling: Pooling = POOLING
+    grid: Grid = "even"
 
     def __post_init__(self) -> None:
         check_choice("the reference", self.reference, (*PIXELS, *WORDS))
         check_choice("granularity", self.granularity, ("pixel", "patch", "token", "word"))
         check_choice("tie", self.tie, get_args(Tie))
+        check_choice("grid", self.grid, get_args(Grid))
         is_count = isinstance(self.steps, int) and self.steps >= 1
         check_that(is_count, "steps to be a whole number from 1 on", repr(self.steps))
         is_order = bool(self.orders) and all(order in ORDERS for order in self.orders)
@@ -219,25 +181,34 @@ class PerturbationSweep(Runner[SweepResult]):
             other_class: Another class whose outputs are kept, (B,); -1 for none.
         """
         removal = self.ranked(subject, saliency)
-        grid = counts(removal.units.number, self.steps)  # (B, T + 1)
+        units = removal.units.number
+        grid, weights = counts(units, self.steps), None  # (B, T + 1)
+        if self.grid == "random":
+            grid, weights = random_counts(units, self.steps, self.seed, subject.ids)
         classes = subject.classes(explained, other_class)
-
-        def read(logits: Tensor, samples: Tensor) -> tuple[Tensor, ...]:
-            z, norm = subject.read(logits, classes[samples])
-            # The two classes of a single output have the scores z and -z.
-            mean = logits.double().mean(1) if logits.shape[1] > 1 else torch.zeros_like(z[:, 0])
-            return z, norm, mean, top_class(logits), subject.complement(logits, classes[samples])
-
         last = torch.tensor([order == "lif" for order in self.orders], device=subject.device)
-        rows = removal.ask(grid.mT.repeat(len(last), 1), last.repeat_interleave(self.steps + 1), read)
-        tables = [row.view(len(last), self.steps + 1, *row.shape[1:]).transpose(1, 2) for row in rows]
-        return SweepResult(tuple(subject.ids), classes, grid, removal.units.number, *tables, runner=self)
+        backwards = grid if weights is None else (units[:, None] - grid).flip(1)
+        number = torch.cat([(backwards if order == "lif" else grid).mT for order in self.orders])
+        rows = removal.ask(number, last.repeat_interleave(grid.shape[1]), classes)
+        tables = [row.view(len(last), grid.shape[1], *row.shape[1:]).transpose(1, 2) for row in rows]
+        return SweepResult(tuple(subject.ids), classes, grid, units, *tables, runner=self, weights=weights)
 
     def ranked(self, subject: Subject, saliency: Tensor) -> Removal:
         """Units in the order of their importance."""
         units = units_of(subject, saliency, self.reference, self.granularity, self.words, self.pooling)
         rank = ranks(units.scores, subject.ids, self.seed, self.tie, units.counted)
-        return Removal(subject, units, rank, self._change(subject, units))
+        drawn = self.reference == "impute"
+        # The parts that say what removed means.
+        kind = PerturbationSweep(
+            self.reference,
+            self.granularity,
+            seed=self.seed if drawn else 0,
+            sigma=self.sigma,
+            noise=self.noise if drawn else 0.0,
+            radius=self.radius,
+            words=self.words,
+        )
+        return Removal(subject, units, rank, self._change(subject, units), (kind, units.layout))
 
     def _change(self, subject: Subject, units: Units) -> Change:
         """From removed units (M, N) of samples (M,) to inputs for the model."""

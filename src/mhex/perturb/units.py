@@ -54,13 +54,13 @@ def ranks(
     equal = (values[:, 1:] == values[:, :-1]) & (values[:, 1:] > -torch.inf)
     if tie == "random" and bool(equal.any()):
         # A random order first, and then a stable sort: no difference where no two scores are equal.
-        shuffled = _keys(seed, ids, scores, counted).argsort(dim=1)
+        shuffled = unit_keys(seed, ids, scores, counted).argsort(dim=1)
         order = shuffled.gather(1, scores.gather(1, shuffled).argsort(dim=1, descending=True, stable=True))
     places = torch.arange(units, device=scores.device).expand(size, units)
     return torch.empty_like(order).scatter_(1, order, places)
 
 
-def _keys(seed: int, ids: Sequence[int], scores: Tensor, counted: Tensor | None) -> Tensor:
+def unit_keys(seed: int, ids: Sequence[int], scores: Tensor, counted: Tensor | None) -> Tensor:
     """A random whole number for each unit, (B, N), by seed, id and place alone: the same on every device.
 
     Mixed by the rounds of splitmix64. Of texts, places are counted among the units that count, whatever padding the
@@ -79,17 +79,6 @@ def _keys(seed: int, ids: Sequence[int], scores: Tensor, counted: Tensor | None)
 def _shifted(number: Tensor, by: int) -> Tensor:
     """Bits moved to the right, zeros from the left: `>>` copies the sign."""
     return (number >> by) & ((1 << (64 - by)) - 1)
-
-
-def counts(units: Tensor, steps: int) -> Tensor:
-    """How many of N units (...) are removed at each of the steps 0 to T, (..., T + 1).
-
-    `floor(N k / T)` up to the middle, and the same counted from the end beyond it, so that the grid is symmetric:
-    inserting is removing read backwards.
-    """
-    k = torch.arange(steps + 1, device=units.device)
-    n = units[..., None]
-    return torch.where(2 * k <= steps, n * k // steps, n - n * (steps - k) // steps)
 
 
 def removed_words(subject: Subject, reference: str, hidden: Tensor, samples: Tensor) -> Batch:
@@ -128,6 +117,7 @@ class Units:
     scores: Tensor  # importance, (B, N)
     number: Tensor  # how many units each sample has, (B,)
     counted: Tensor | None  # bool (B, N), False at units that are never removed; None if all are
+    layout: tuple[int, ...]  # rows and columns of the units of images; empty for texts
     spread: Callable[[Tensor, Tensor], Tensor]  # removed units (M, N) of samples (M,) -> pixels or tokens
 
 
@@ -193,7 +183,7 @@ def units_of(
         return cells.repeat_interleave(height // rows, 1).repeat_interleave(width // columns, 2)
 
     number = torch.full((len(saliency),), rows * columns, device=saliency.device)
-    return Units(saliency.flatten(1), number, None, spread)
+    return Units(saliency.flatten(1), number, None, (rows, columns), spread)
 
 
 def _on_patches(subject: Subject, saliency: Tensor) -> Tensor:
@@ -216,7 +206,7 @@ def text_units(
     _, special = subject.batch.roles
     check_that(saliency.shape == special.shape, f"maps of shape {tuple(special.shape)}", tuple(saliency.shape))
     if granularity != "word":
-        return Units(saliency, (~special).sum(1), ~special, lambda removed, samples: removed)
+        return Units(saliency, (~special).sum(1), ~special, (), lambda removed, samples: removed)
     key = f"words of {words}"
     if key not in subject.shared:
         subject.shared[key] = words_of(subject.prepared, words)
@@ -227,4 +217,4 @@ def text_units(
         words: Tensor = word_of[samples]
         return (removed.gather(1, words.clamp_min(0).flatten(1)).view(words.shape) & (words >= 0)).any(2)
 
-    return Units(scores, valid.sum(1), valid, spread)
+    return Units(scores, valid.sum(1), valid, (), spread)

@@ -41,6 +41,7 @@ _AGAIN = 0.1  # and so much on a second try of those that seem too slow
 _WARM = 0.02  # and so much on timing plain forward passes, unless they differ, as on a busy machine
 _PASSES, _ALIKE = 5, 2.0  # so many of them at most, and how far apart the two quickest may be
 _FIRST, _MOST = 0.4, 0.75  # of what is left then goes to the first round, and up to so much if samples are few
+_SPARE = 1.1  # times what samples cost together: tried one by one, methods share no passes
 _PICTURES = 3  # samples whose maps are saved for the page
 
 
@@ -232,7 +233,7 @@ class Race:
     @property
     def report(self) -> Report:
         """All rows so far."""
-        return Report(self.run.parts.table(), self.run.curves.table(), self.lost)
+        return Report(self.run.parts.table(), self.run.curves.table(), self.lost, cost=self.run.cost)
 
     @property
     def lost(self) -> dict[int, str]:
@@ -367,14 +368,14 @@ class Race:
 
     def _enough(self, methods: list[MethodRun]) -> float:
         """A budget, in seconds, by which all of these would have enough images in the first round."""
-        return max(1.2 * self.budget.seconds, AIM * self.costs.total(methods) / _MOST + self.budget.reserve)
+        return max(1.2 * self.budget.seconds, _SPARE * AIM * self.costs.total(methods) / _MOST + self.budget.reserve)
 
     def _until(self, number: int, rounds: int, alive: list[MethodRun]) -> float:
         """When a round ends, in seconds since the start."""
         share = time = max(0.0, self.budget.remaining)
         if number == 0 and rounds > 1:
             pieces = math.ceil((AIM - 1) / PIECE)
-            share = min(_MOST * time, max(_FIRST * time, 1.1 * pieces * PIECE * self.costs.total(alive)))
+            share = min(_MOST * time, max(_FIRST * time, _SPARE * pieces * PIECE * self.costs.total(alive)))
         return self.budget.used + (share if number == 0 else time / (rounds - number))
 
     def _round(self, alive: list[MethodRun], until: float) -> bool:

@@ -126,3 +126,11 @@ def test_texts_have_random_maps_alone():
 def test_unknown_control():
     with pytest.raises(ArgumentError, match="'sobel'"):
         control("sobell", images())
+
+
+def test_the_callers_autocast_changes_no_control():
+    subject = Subject(tiny("cnn").float(), pictures(2).float())
+    for name in CONTROLS:
+        wanted = control(name, subject)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert torch.equal(control(name, subject), wanted), name

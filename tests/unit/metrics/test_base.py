@@ -94,7 +94,7 @@ def test_images_without_numbers_all_count():
     for use in ("update", "forward"):
         metric = Fidelity()
         for result in results(5):
-            getattr(metric, use)(SimpleNamespace(curve=result.curve))
+            getattr(metric, use)(SimpleNamespace(area=result.area))
         found = metric.compute()
         assert found["n"] == 12
         assert found["value"] == pytest.approx(whole["value"])

@@ -15,7 +15,7 @@ from mhex.metrics.aopc import AOPC
 from mhex.metrics.average_drop import AverageDrop
 from mhex.metrics.compactness import Compactness
 from mhex.metrics.comprehensiveness import Comprehensiveness
-from mhex.metrics.curve import SweepProtocol
+from mhex.metrics.curve import GridProtocol, SweepProtocol
 from mhex.metrics.deletion import Deletion
 from mhex.metrics.effective_average_drop import EffectiveAverageDrop
 from mhex.metrics.infidelity import Infidelity
@@ -116,6 +116,8 @@ def values_of(name: str, part: str, protocol: Protocol) -> tuple[Any, ...]:
     found = OWN.get((name, part), OTHERS.get(part, ()))
     if isinstance(protocol, SweepProtocol):
         found = {"radius": (1,), "orders": (("mif",),)}.get(part, found)
+    if isinstance(protocol, GridProtocol):
+        found = {"grid": ("even", "random")}.get(part, found)
     assert found, f"say in this file which other value {part!r} of {name} may have"
     return tuple(value for value in found if value != getattr(protocol, part))
 

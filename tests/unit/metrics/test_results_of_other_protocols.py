@@ -112,15 +112,6 @@ def test_results_of_another_runner_are_refused() -> None:
         AverageDrop().update(MaskedPass(threshold=0.4)(case.subject, None, case.saliency))
 
 
-def test_shares_read_off_a_sweep_are_those_of_that_sweep() -> None:
-    case = text_case()
-    metric = get_metric("sufficiency").metric()
-    sweep = PerturbationSweep("pad", "word", 100)
-    read = metric.protocol.read(sweep(case.subject, None, case.saliency))
-    with pytest.raises(ArgumentError, match=r"reference='pad' \(not 'drop'\)"):
-        metric.update(read)
-
-
 def test_raw_units_are_never_said_of_others() -> None:
     model, x = Curved(), images(2)
 

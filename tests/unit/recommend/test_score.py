@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mhex.judge.tables import verdicts
-from mhex.recommend.score import Difference, above, above_zero, race_result
+from mhex.recommend.score import Difference, above, above_zero, race_result, score_of
 from mhex.stats.comparison import pair_tests
 from mhex.stats.paired_tests import holm, sign_flip
 
@@ -97,3 +97,12 @@ def test_tables_say_the_same_of_random_maps():
     found = above(values, "control:random", names[1:])
     assert {name for name, one in found.items() if one.answer != "yes"} == table.doubtful
     assert table.doubtful
+
+
+def test_areas_at_random_levels_can_be_raced_by():
+    score = score_of(("balanced", {"grid": "random"}), "image", seed=3)
+    sweep = score.metric.metric.protocol.sweep
+    assert (sweep.grid, sweep.steps, sweep.seed) == ("random", 8, 3)
+    assert "grid=random" in score.words
+    assert score_of("balanced", "image", seed=3).metric.metric.protocol.sweep.grid == "even"
+    assert score_of("deletion:quick", "image", seed=0).metric.metric.protocol.grid == "random"
