@@ -31,12 +31,14 @@ from mhex.capture.operations import (
     tensors_in,
     writes,
 )
+from mhex.capture.precision import ambient_precision, precision
 from mhex.errors import CaptureError, UnsupportedModelError
 
 Rule = Callable[..., Any]
 Operation = Callable[..., Tensor]
 Back = Callable[[Tensor, Tensor], Sequence[Tensor | None]]
 _NUMBERS = frozenset((Tensor.item, Tensor.__float__, Tensor.__int__, Tensor.__index__))
+_HALF = (torch.float16, torch.bfloat16)
 _USES = "_mhex_uses"  # an attribute of the tensors of a pass
 _PASSING = frozenset(("layer_norm", "rms_norm", "group_norm", "softmax", "attention"))
 _WRITTEN_OUT = ("transformers.activations", "timm.layers.activations")  # their GELUs may be made of small operations
@@ -51,13 +53,13 @@ class Composite:
     rules: Mapping[str, Rule] = field(default_factory=dict)
     partial: bool = False  # True if operations without a rule are meant to keep their gradient
 
+    @property
+    def needs_float32(self) -> bool:
+        """True where half precision is too coarse, because relevance is divided by sums near 0."""
+        return self.flow == "relevance"
+
     def begin(self, model: nn.Module, size: int) -> Flow:
-        """The state of a pass of a model over a batch of `size` samples; half precision is too coarse for relevance."""
-        half = {p.dtype for p in model.parameters()} & {torch.float16, torch.bfloat16}
-        if self.flow == "relevance" and half:
-            name = str(half.pop()).removeprefix("torch.")
-            reason = f"relevance is divided by sums near 0, for which {name} is too coarse"
-            raise UnsupportedModelError(f"Expected a model in float32, because {reason}; give model.float().", reason)
+        """The state of a pass of a model over a batch of `size` samples."""
         written_out = [m for m in model.modules() if type(m).__module__ in _WRITTEN_OUT and "GELU" in type(m).__name__]
         return Flow(self, size, written_out)
 
@@ -168,6 +170,8 @@ class Flow:
         """What stands where the model calls `function`."""
         if self.inside:
             return function(*args, **kwargs)
+        if self.composite.needs_float32:
+            args, kwargs = tuple(map(_widened, args)), {name: _widened(value) for name, value in kwargs.items()}
         if function in _NUMBERS:  # torch warns of numbers that are read out of a graph
             return function(self.current(args[0]).detach())
         if self.composite.partial:
@@ -399,6 +403,15 @@ def _books(start: Tensor, relevance: Tensor, lost: Tensor | None) -> dict[str, T
     return {"relevance_in": started, "relevance_out": arrived, "lost_to_biases": absorbed, "conservation_gap": gap}
 
 
+def _widened(value: Any) -> Any:
+    """An argument with all tensors of half precision in float32."""
+    if isinstance(value, Tensor):
+        return value.float() if value.dtype in _HALF else value
+    if isinstance(value, (list, tuple)) and any(isinstance(item, Tensor) and item.dtype in _HALF for item in value):
+        return type(value)(map(_widened, value))
+    return value
+
+
 def _by_position(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Tensors that were given by name, at their position; axes by the name that torch has for them."""
     options = dict(kwargs)
@@ -424,14 +437,15 @@ class Node(torch.autograd.Function):
     def forward(ctx: Any, flow: Any, compute: Callable[[], Tensor], back: Back, *inputs: Tensor) -> Tensor:
         value = compute()
         ctx.flow, ctx.back = flow, back
-        ctx.layout = flow.turned, flow.straightened
+        ctx.layout, ctx.precision = (flow.turned, flow.straightened), ambient_precision()
         ctx.value = value.detach()  # a second tensor, so that the node does not hold itself
         return value
 
     @staticmethod
     def backward(ctx: Any, *carried: Tensor) -> tuple[Tensor | None, ...]:
         ctx.flow.turned, ctx.flow.straightened = ctx.layout
-        return (None, None, None, *ctx.back(carried[0], ctx.value))
+        with precision(ctx.precision):  # the same as on the way forward
+            return (None, None, None, *ctx.back(carried[0], ctx.value))
 
 
 def note_uses(inputs: Iterable[Any]) -> None:

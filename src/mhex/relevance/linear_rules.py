@@ -36,14 +36,16 @@ class Affine:
         """`W x`, plus a bias if one is given."""
         if self.geometry is None:
             return F.linear(x, weight, bias)
-        return torch.convolution(x, weight, bias, *self.geometry)
+        bias = None if bias is None else bias.to(x.dtype)  # autocast does not know this function
+        return torch.convolution(x, weight.to(x.dtype), bias, *self.geometry)
 
     def transposed(self, s: Tensor, weight: Tensor) -> Tensor:
         """`W^T s`, of the shape of `x`."""
         if self.geometry is None:
             return s @ weight
         needed = [True, False, False]  # gradients of x, weight and bias
-        back: Tensor = torch.ops.aten.convolution_backward(s, self.x, weight, None, *self.geometry, needed)[0]
+        x, weight = self.x.to(s.dtype), weight.to(s.dtype)
+        back: Tensor = torch.ops.aten.convolution_backward(s, x, weight, None, *self.geometry, needed)[0]
         return back
 
     def magnitude(self, factor: float, offset: float) -> Tensor:
@@ -341,7 +343,7 @@ def _ruled(flow: Flow, layer: Affine, choose: Callable[[], Shares], compute: Cal
         if tokens is None:
             return [handed]
         every = torch.zeros_like(layer.x)
-        every[:, tokens] = handed
+        every[:, tokens] = handed.to(every.dtype)
         return [every]
 
     return flow.node(compute, back, layer.x)

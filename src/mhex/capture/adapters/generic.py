@@ -12,8 +12,10 @@ from mhex.capture.adapters.families import known_anatomy
 from mhex.capture.anatomy import Anatomy, Block, FeatureLayer, Layout, guests, layout_of, name_of
 from mhex.capture.batch import Batch
 from mhex.capture.guard import model_failures, name_of_class, untouched
+from mhex.capture.inventory import Inventory, inventory_of
 from mhex.capture.hooks import FunctionTap
 from mhex.capture.outputs import find_scores, read_logits
+from mhex.capture.precision import user_precision
 from mhex.capture.threads import of_this_thread
 from mhex.errors import ArgumentError, UnsupportedModelError
 
@@ -40,12 +42,32 @@ def find_anatomy(model: nn.Module, batch: Batch, attention: bool = True) -> Anat
 
     Unless `attention` will be read, an unknown model keeps its own kernel in that pass.
     """
-    anatomy = known_anatomy(model) or generic_anatomy(model, batch, attention)
+    inventory = inventory_of(model)
+    anatomy = inventory.fact("anatomy", lambda: _with_traits(known_anatomy(model), inventory, model), _exists)
+    if anatomy is None:
+        tensors = {**dict(enumerate(batch.args)), **batch.kwargs}
+        shapes = [(name, x.shape[1:], x.dtype) for name, x in tensors.items() if isinstance(x, Tensor)]
+        anatomy = inventory.fact(
+            ("anatomy", attention, batch.modality, *shapes),
+            lambda: _with_traits(generic_anatomy(model, batch, attention), inventory, model),
+            lambda anatomy: model not in (anatomy.head, anatomy.embedding, getattr(anatomy.features, "module", None)),
+        )
     if anatomy.modality != batch.modality:
         raise ArgumentError(
             f"Expected {anatomy.modality} inputs for this {anatomy.family}, but got {batch.modality} inputs."
         )
-    modules = list(model.modules())
+    return anatomy
+
+
+def _exists(anatomy: Anatomy | None) -> bool:
+    return anatomy is not None
+
+
+def _with_traits(anatomy: Anatomy | None, inventory: Inventory, model: nn.Module) -> Anatomy | None:
+    """The anatomy with what its modules say of themselves."""
+    if anatomy is None:
+        return None
+    modules = inventory.modules(model)
     names = {"activation": _smooth, "opaque": _scripted, "cuts_gradient": _quantised}
     traits: dict[str, Any] = {trait: next(filter(None, map(name, modules)), "") for trait, name in names.items()}
     return replace(anatomy, heads=len(guests(modules)), **traits)
@@ -136,6 +158,7 @@ class _Probe:
                 stack.callback(module.register_forward_hook(of_this_thread(self._leave)).remove)
             stack.enter_context(torch.no_grad())
             stack.enter_context(FunctionTap(self._attend))
+            stack.enter_context(user_precision())
             output = self.model(*self.batch.args, **self.batch.kwargs)
         try:
             read_logits(output)
