@@ -4,7 +4,7 @@ import difflib
 import inspect
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
 import torch
@@ -26,6 +26,15 @@ from mhex.capture import (
     observe,
     unwrap,
 )
+from mhex.capture.cuda_graph import (
+    Recordings,
+    has_hooks,
+    is_recording,
+    settings_of_arithmetic,
+    tensors_of,
+    with_tensors,
+)
+from mhex.capture.inventory import inventory_of
 from mhex.capture.operations import Rules
 from mhex.errors import (
     ArgumentError,
@@ -41,6 +50,7 @@ from mhex.errors import (
 )
 from mhex.explanation import Explanation
 from mhex.inputs import Prepared, check_image, prepare, with_window
+from mhex.inputs.prepared import finite
 from mhex.methods import get_method
 from mhex.registry import Method
 from mhex.targets import ResolvedTarget, Target, Task, names_of, no_target, probabilities, resolve_target, usual_task
@@ -64,6 +74,10 @@ class Explainer:
         outputs: `"logits"` or `"probabilities"`.
         seed: For methods that draw random numbers.
         progress: Draw progress bars for long work.
+        record: On a GPU, record the work for the third batch of a shape as a CUDA graph, which later batches of that
+            shape replay: small batches then take a fraction of the time. A recording keeps the memory of one pass.
+            Models with hooks, and methods of several passes, are never recorded. False for models whose forward does
+            something that a GPU does not see, such as counting its calls.
         options: Options of the method.
 
     Example:
@@ -86,6 +100,7 @@ class Explainer:
         outputs: Outputs | None = None,
         seed: int = 0,
         progress: bool = False,
+        record: bool = True,
         **options: Any,
     ) -> None:
         bundle = as_bundle(model)
@@ -108,6 +123,7 @@ class Explainer:
         self.tokenizer = tokenizer or bundle.tokenizer
         self.class_names = bundle.class_names if class_names is None else class_names
         self.task, self.outputs, self.seed, self.progress = task, outputs, seed, progress
+        self.record = record
         self._preparations: dict[Any, _Preparation] = {}
 
     def __call__(self, inputs: Any, target: Target = None) -> Explanation:
@@ -122,13 +138,17 @@ class Explainer:
         with torch.inference_mode(False):
             if not isinstance(inputs, Prepared):
                 reading = with_window(self.preprocess, self.window, inputs)
-                inputs = prepare(self.model, inputs, reading, self.tokenizer)
+                inputs = prepare(self.model, inputs, reading, self.tokenizer, check_later=True)
             if spec is None:
                 explanation = self._explained_by_table(inputs, target)
             else:
                 explanation = self._explained(spec, dict(self.options), inputs, target)
         explanation.cost["seconds"] = time.perf_counter() - started
         return explanation
+
+    def forget(self) -> None:
+        """Forget what was prepared and recorded, and give the memory of recordings back."""
+        self._preparations.clear()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_preparations": {}}
@@ -155,7 +175,10 @@ class Explainer:
     def _explained(self, spec: Method, settings: dict[str, Any], prepared: Prepared, target: Target) -> Explanation:
         """Explain by one method; the settings, all its options, are filled with what the pass decided."""
         preparation = self._prepare(spec, settings, prepared, target)
-        answer = self._answer(preparation, settings, prepared, target)
+        answer = self._replayed(preparation, settings, prepared, target)
+        if answer is None:
+            answer = self._answer(preparation, settings, prepared, target)
+        answer.check(prepared)
         return answer.explanation(prepared, self.seed)
 
     def _prepare(self, spec: Method, settings: Mapping[str, Any], prepared: Prepared, target: Target) -> "_Preparation":
@@ -171,10 +194,49 @@ class Explainer:
             self._preparations[key] = preparation
         return preparation
 
-    def _answer(
+    def _replayed(
         self, preparation: "_Preparation", settings: dict[str, Any], prepared: Prepared, target: Target
+    ) -> "_Answer | None":
+        """The answer of a recorded pass; None where there is none."""
+        batch, model, template = prepared.batch, self.model, preparation.answers.get(prepared.batch.modality)
+        inventory = inventory_of(model, check=False)  # its anatomy was just asked for
+        if template is None or inventory.device.type != "cuda" or not self.record or has_hooks(model, inventory):
+            return None
+        inputs, resolved = tensors_of(batch), None
+        if target is not None and not (isinstance(target, str) and target.startswith("top")):
+            resolved = resolve_target(
+                target, template.logits[:1].expand(batch.size, -1), template.class_names, template.task
+            )
+            if resolved.index is None:
+                return None
+            inputs["target"] = resolved.index
+        shapes = tuple((name, tensor.shape, tensor.dtype) for name, tensor in inputs.items())
+        several = None if resolved is None else resolved.several
+        asked = str(target) if resolved is None else ""  # None, or "top5"
+        key = (shapes, several, asked, prepared.unchecked, *settings_of_arithmetic())
+
+        def work(tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], _Answer]:
+            index = tensors.get("target")
+            known = None if index is None or resolved is None else replace(resolved, index=index)
+            same = replace(prepared, batch=with_tensors(batch, tensors))
+            answer = self._answer(preparation, dict(settings), same, target, known)
+            return answer.tensors(), answer
+
+        recording = preparation.recordings.get(key, model, inventory, work, inputs)
+        if recording is None:
+            return None
+        tensors, answer = recording(inputs)
+        return answer.with_tensors(tensors)
+
+    def _answer(
+        self,
+        preparation: "_Preparation",
+        settings: dict[str, Any],
+        prepared: Prepared,
+        target: Target,
+        resolved: ResolvedTarget | None = None,
     ) -> "_Answer":
-        """Run the model and the method once."""
+        """Run the model and the method once; a target may be resolved already."""
         spec, anatomy, headless = preparation.spec, preparation.anatomy, preparation.headless
         batch, model, bare = prepared.batch, self.model, preparation.bare
         if "layer" in settings and anatomy.features is not None:
@@ -187,13 +249,17 @@ class Explainer:
             task = self.task or usual_task(model, several)
             names = None if bare else names_of(model, self.class_names, trace.logits, task)
             try:
-                resolved = no_target(task) if headless else resolve_target(target, trace.logits, names, task)
+                if resolved is None:
+                    resolved = no_target(task) if headless else resolve_target(target, trace.logits, names, task)
+                trace.of_class = resolved.index is not None
                 for block in trace.blocks:
                     block.targets = resolved.count
                 values = resolved.scores(trace.outcome).detach()
                 options = {name: value for name, value in settings.items() if name != "layer"}
                 scores, special = _scores(spec, trace, resolved, options)
             except MhexError as error:
+                if prepared.unchecked:
+                    finite(batch.pixels, "images")
                 _check_outputs_finite(trace.logits, error)
                 raise
             settings |= trace.chosen
@@ -214,8 +280,12 @@ class Explainer:
                 class_names=names,
                 bare=bare,
                 cost=dict(trace.cost),
+                flags=_flags(prepared, trace.logits.detach(), scores, [flag for flag, _ in trace.checks]),
+                reactions=[react for _, react in trace.checks],
             )
-            answer.check(trace.checks)
+            known = read == "logits" or inventory_of(model).knows("returns logits")
+            if known and trace.cost["forwards"] <= _FEW and not trace.is_random and not is_recording():
+                preparation.answers[batch.modality] = answer.template()
         return answer
 
 
@@ -231,6 +301,8 @@ class _Preparation:
     headless: bool  # no target, because the model has no classifier and the method looks at none
     bare: bool  # the model ends in its latent vector
     values: bool  # outputs are values, which are never probabilities
+    answers: dict[str, "_Answer"] = field(default_factory=dict)  # an earlier answer, of methods that can be recorded
+    recordings: "Recordings[_Answer]" = field(default_factory=Recordings)
 
 
 def _prepared(
@@ -288,20 +360,47 @@ class _Answer:
     class_names: list[str] | None
     bare: bool
     cost: dict[str, float]
+    flags: Tensor  # whether inputs, logits and scores are not finite, and the flags of the method's own checks
+    reactions: list[Callable[[], None]]  # what these checks do if their flag is true
 
-    def check(self, checks: Sequence[tuple[Tensor, Callable[[], None]]]) -> None:
-        """Refuse logits and scores that are not finite, and do what the method's own checks ask for.
+    def tensors(self) -> dict[str, Tensor]:
+        """What differs from one batch to the next, by name."""
+        parts = {name: getattr(self, name) for name in ("scores", "special", "logits", "values", "flags")}
+        parts |= {f"layers {name}": layer for name, layer in self.layers.items()}
+        parts |= {f"diagnostics {name}": finding for name, finding in self.diagnostics.items()}
+        parts["index"] = self.resolved.index
+        return {name: tensor for name, tensor in parts.items() if tensor is not None}
+
+    def with_tensors(self, tensors: Mapping[str, Tensor]) -> "_Answer":
+        """The same with these in the place of what `tensors` gives."""
+        return replace(
+            self,
+            **{name: tensors[name] for name in ("scores", "special", "logits", "values", "flags") if name in tensors},
+            settings=dict(self.settings),
+            layers={name: tensors[f"layers {name}"] for name in self.layers},
+            diagnostics={name: tensors[f"diagnostics {name}"] for name in self.diagnostics},
+            resolved=replace(self.resolved, index=tensors.get("index")),
+        )
+
+    def template(self) -> "_Answer":
+        """The same without the tensors of the batch but one row of logits."""
+        few = self.logits[:1].clone()
+        return replace(self, scores=few, special=None, logits=few, values=None, layers={}, diagnostics={}, reactions=[])
+
+    def check(self, prepared: Prepared) -> None:
+        """Refuse inputs, logits and scores that are not finite, and do what the method's own checks ask for.
 
         All are read together: it is the one place where the device is waited for.
         """
-        finite = torch.isfinite(self.logits).all(), torch.isfinite(self.scores).all()
-        flags = torch.stack([*finite, *(flag for flag, _ in checks)]).tolist()
-        if not flags[0]:
+        flags = self.flags.tolist()
+        if flags[0]:
+            finite(prepared.batch.pixels, "images")
+        if flags[1]:
             _check_outputs_finite(self.logits)
-        for flag, (_, react) in zip(flags[2:], checks, strict=True):
+        for flag, react in zip(flags[3:], self.reactions, strict=True):
             if flag:
                 react()
-        if not flags[1]:
+        if flags[2]:
             bad = (~torch.isfinite(self.scores).flatten(1).all(1)).nonzero()[:, 0].tolist()
             samples = f"{'sample' if len(bad) == 1 else 'samples'} {', '.join(map(str, bad))}"
             raise NotFiniteError(
@@ -349,6 +448,7 @@ class _Answer:
         )
 
 
+_FEW = 3  # passes of a method that can be recorded: it measures the read-out, or takes plain gradients too
 _ARGUMENTS = [name for name in inspect.signature(Explainer).parameters if name not in ("options", "self")]
 
 
@@ -387,6 +487,12 @@ def _check_classifier(model: nn.Module, anatomy: Anatomy, spec: Method) -> None:
         from mhex.heads.predictors import check_answering
 
         check_answering(model, f"method {spec.name!r} explains it", "Choose method='mhex', which reads the heads. ")
+
+
+def _flags(prepared: Prepared, logits: Tensor, scores: Tensor, checks: Sequence[Tensor]) -> Tensor:
+    """Bool: inputs that were not checked may not be finite; logits are not; scores are not; a method's own checks."""
+    values = prepared.batch.pixels.sum() if prepared.unchecked else logits.new_zeros(())
+    return torch.stack([~torch.isfinite(part).all() for part in (values, logits, scores)] + list(checks))
 
 
 def _check_outputs_finite(logits: Tensor, cause: MhexError | None = None) -> None:

@@ -240,7 +240,11 @@ def test_threads_that_would_wait_for_each_other_are_refused() -> None:
     thread = threading.Thread(target=hold, daemon=True)
     thread.start()
     entered.wait(LATE)
-    with turn(frozenset([id(first)])), pytest.raises(CaptureError, match="while this thread explains another"), turn(frozenset([id(second)])):
+    with (
+        turn(frozenset([id(first)])),
+        pytest.raises(CaptureError, match="while this thread explains another"),
+        turn(frozenset([id(second)])),
+    ):
         pass
     leave.set()
     thread.join(LATE)

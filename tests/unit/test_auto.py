@@ -13,9 +13,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 import mhex
+from mhex.auto import TABLE, kind_of
 from mhex.capture import find_anatomy
 from mhex.errors import ArgumentError, MhexWarning, ModelInUseError, UnsupportedModelError
-from mhex.auto import TABLE, kind_of
 from mhex.inputs import prepare
 from mhex.inputs.preprocess import Preprocess
 from mhex.methods import all_methods, get_method

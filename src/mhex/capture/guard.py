@@ -132,9 +132,9 @@ def untouched(model: nn.Module, attention: bool = False) -> Iterator[Inventory]:
     Inside: evaluation mode, frozen parameters, inference mode off, gradients on, no activation checkpointing, no
     compiled submodules; autocast is off but for calls of the model within `user_precision`. Restored: all of these, the
     state of the random generators and what heads saw in the user's own last call. Other threads that explain, run or
-    train the model wait until it is over; weights that change meanwhile are refused. The random generators are those of the process: numbers that other threads draw
-    meanwhile are drawn again. Parameters' `.grad` is never written, because gradients are taken with
-    `torch.autograd.grad` for the tensors asked for.
+    train the model wait until it is over; weights that change meanwhile are refused. The random generators are those of
+    the process: numbers that other threads draw meanwhile are drawn again. Parameters' `.grad` is never written,
+    because gradients are taken with `torch.autograd.grad` for the tensors asked for.
 
     Args:
         model: The unwrapped module.
@@ -159,7 +159,9 @@ def untouched(model: nn.Module, attention: bool = False) -> Iterator[Inventory]:
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         stack.enter_context(float32_arithmetic())
-        stack.enter_context(torch.random.fork_rng(devices=[device] if device.type == "cuda" else []))
+        # While a GPU records, its generator may not be asked; whoever records has put its state aside.
+        draws = device.type == "cuda" and not torch.cuda.is_current_stream_capturing()
+        stack.enter_context(torch.random.fork_rng(devices=[device] if draws else []))
         stack.enter_context(_without_fused_layers())
         for _, guest in guests(modules) if GUEST in inventory.names else ():
             stack.enter_context(guest.aside())

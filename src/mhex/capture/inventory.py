@@ -12,6 +12,7 @@ T = TypeVar("T")
 _INVENTORIES: WeakKeyDictionary[nn.Module, "Inventory"] = WeakKeyDictionary()
 _MOST_MODELS, _MOST_FACTS = 16, 64
 _PLAIN = (str, int, float, bool, type(None))
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")  # tables of a module
 _SWITCHES = frozenset(("training",))  # attributes that decide nothing that is found out
 
 
@@ -37,6 +38,7 @@ class Inventory:
             if not isinstance(module, torch.jit.ScriptModule)
             for table in (module._modules, module._parameters, module._buffers)
         ]
+        self.hooks = [getattr(module, name) for module in self.below for name in HOOKS]
         # Weights of other kinds may have no address, or lie in several places.
         self._addressed = [p for p in self.parameters if type(p) is nn.Parameter and not p.is_meta]
         self._facts: dict[Hashable, Any] = {}
@@ -86,10 +88,10 @@ class Inventory:
         )
 
 
-def inventory_of(model: nn.Module) -> Inventory:
-    """The inventory of a model, from earlier calls if the model is as it was."""
+def inventory_of(model: nn.Module, check: bool = True) -> Inventory:
+    """The inventory of a model, from earlier calls if the model is as it was; without a `check`, in any case."""
     inventory = _INVENTORIES.get(model)
-    if inventory is None or not inventory.is_current(model):
+    if inventory is None or (check and not inventory.is_current(model)):
         if len(_INVENTORIES) >= _MOST_MODELS:  # parts that refer to their model keep it and its inventory alive
             _INVENTORIES.clear()
         inventory = _INVENTORIES[model] = Inventory(model)

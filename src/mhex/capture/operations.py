@@ -120,7 +120,13 @@ class RuledPass(Protocol):
     def finish(self, *outputs: Tensor) -> None: ...
     def see_as_one(self, stack: ExitStack) -> None: ...
     def propagate(
-        self, y: Tensor, sources: Sequence[Tensor | None], tensors: tuple[Tensor, ...], carry: Carry, signed: bool
+        self,
+        y: Tensor,
+        sources: Sequence[Tensor | None],
+        tensors: tuple[Tensor, ...],
+        carry: Carry,
+        signed: bool,
+        of_class: bool,
     ) -> tuple[list[Tensor], dict[str, Tensor]]: ...
 
 

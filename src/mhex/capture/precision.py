@@ -1,10 +1,12 @@
 """In which precision a guarded model computes: as in the user's own call, while all other arithmetic is in float32."""
 
+import math
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 import torch
+from torch import Tensor
 
 _KINDS = ("cpu", "cuda", "mps", "xpu")  # of devices that have an autocast
 
@@ -55,3 +57,18 @@ def float32_arithmetic(of_model: bool = False) -> Iterator[None]:
             yield
         finally:
             _AMBIENT.autocasts = before
+
+
+def wide_matmul(a: Tensor, b: Tensor, factor: float = 1.0) -> Tensor:
+    """`factor a b^T` of tensors (B, H, N, d) and (B, H, M, d), without a graph, summed up in at least float32.
+
+    A GPU multiplies numbers of half precision as they are, on its tensor cores; other devices convert them first.
+    """
+    a, b = a.detach(), b.detach()
+    if a.is_cuda and a.dtype == b.dtype and a.dtype in (torch.bfloat16, torch.float16):
+        rows, exact = a.flatten(0, 1), math.frexp(factor)[0] == 0.5  # a power of two rounds nothing
+        rows = rows * factor if exact and factor != 1 else rows
+        product: Tensor = torch.bmm(rows, b.flatten(0, 1).mT, out_dtype=torch.float32)
+        return (product if exact else product.mul_(factor)).unflatten(0, a.shape[:2])
+    dtype = torch.promote_types(torch.promote_types(a.dtype, b.dtype), torch.float32)
+    return (a.to(dtype) if factor == 1 else a.to(dtype) * factor) @ b.to(dtype).mT

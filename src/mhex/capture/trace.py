@@ -45,6 +45,8 @@ class Trace(ObservedPass):
         self.diagnostics: dict[str, Tensor] = {}  # what a method measured of its own result: (B,), or (B, K) as above
         self.signed: bool | None = None  # whether scores are, where options decide it; None for what is registered
         self.chosen: dict[str, Any] = {}  # options that a method settled by itself, to be written into the result
+        self.of_class = False  # whether scores are logits of single classes
+        self.is_random = False  # whether random numbers were drawn
         self._done: dict[str, Any] = {}
         self.checks: list[tuple[Tensor, Callable[[], None]]] = []  # see `check_later`
 
@@ -186,7 +188,7 @@ class Trace(ObservedPass):
         if self.flow is None:
             raise CaptureError("Relevance needs rules; give the method rules=.")
         sources = (self.returned, self.outer.get("latent"))
-        relevances, books = self.flow.propagate(y, sources, (at, *further), self.carried, signed)
+        relevances, books = self.flow.propagate(y, sources, (at, *further), self.carried, signed, self.of_class)
         self.diagnostics |= books
         return relevances
 
@@ -220,6 +222,7 @@ class Trace(ObservedPass):
         For texts a longer first axis begins with the same numbers, so that a text gets the same alone and padded in a
         batch: drawn on the CPU, where torch fills whole groups of 16 one after the other.
         """
+        self.is_random = True
         device = self.logits.device if self.batch.modality == "image" else torch.device("cpu")
         generator = torch.Generator(device).manual_seed((self.seed * 1_000_003 + step) % 2**63)
         count = math.prod(shape)

@@ -144,6 +144,8 @@ class Flow:
         """Numbers of the tokens that a backward pass has reached, where they are few, as before the last attention."""
         if self.everywhere or self.sequence_first or carried.dim() != 3 or len(carried) != self.size:
             return None
+        if not carried.is_cpu:  # waiting for the answer would take longer
+            return None
         tokens = carried.any(-1).any(0)
         self.everywhere = 2 * int(tokens.sum()) > len(tokens)
         return None if self.everywhere else tokens.nonzero()[:, 0]
@@ -332,7 +334,13 @@ class Flow:
             )
 
     def propagate(
-        self, y: Tensor, sources: Sequence[Tensor | None], tensors: tuple[Tensor, ...], carry: Carry, signed: bool
+        self,
+        y: Tensor,
+        sources: Sequence[Tensor | None],
+        tensors: tuple[Tensor, ...],
+        carry: Carry,
+        signed: bool,
+        of_class: bool,
     ) -> tuple[list[Tensor], dict[str, Tensor]]:
         """Relevance of kept tensors, and the books of the first one.
 
@@ -341,7 +349,8 @@ class Flow:
         speak for the class. Shares of both signs are handed down one after the other, because sums are renormalised.
 
         `y` is one score per sample, (B,); `sources` are what relevance may start from: the outputs, or for concepts the
-        latent vector. `carry` hands what a tensor starts with to others. Without `signed`, shares are absolute.
+        latent vector. `carry` hands what a tensor starts with to others. Without `signed`, shares are absolute. A score
+        `of_class` is one logit, whose share has one sign.
         """
         source, start = _start(y, sources)
         self.settle()
@@ -360,7 +369,8 @@ class Flow:
         above, below = start.clamp_min(0), -start.clamp_max(0)
         first = _per_sample(above.flatten(1).any(1), start)
         passes = ((torch.where(first, above, below), torch.where(first, 1, -1)), (below * first, -first.int()))
-        needed = torch.stack([part.any() for part, _ in passes]).tolist()  # one wait for the device
+        # Otherwise one wait for the device.
+        needed = [True, False] if of_class else torch.stack([part.any() for part, _ in passes]).tolist()
         for (part, sign), is_needed in zip(passes, needed, strict=True):
             if not is_needed:
                 continue
@@ -406,7 +416,10 @@ def _books(start: Tensor, relevance: Tensor, lost: Tensor | None) -> dict[str, T
 def _widened(value: Any) -> Any:
     """An argument with all tensors of half precision in float32."""
     if isinstance(value, Tensor):
-        return value.float() if value.dtype in _HALF else value
+        if value.dtype not in _HALF:
+            return value
+        # Who asks whether a tensor is learned is told so.
+        return nn.Parameter(value.float(), False) if isinstance(value, nn.Parameter) else value.float()
     if isinstance(value, (list, tuple)) and any(isinstance(item, Tensor) and item.dtype in _HALF for item in value):
         return type(value)(map(_widened, value))
     return value
@@ -496,7 +509,7 @@ def divide(number: Tensor, by: Tensor, epsilon: float) -> Tensor:
     """`number / (by + epsilon sgn(by))` with `sgn(0) = 1`; without epsilon, 0 where the divisor is 0."""
     if epsilon == 0:
         return (number / by).masked_fill_(by == 0, 0.0)
-    stable = torch.copysign(by.new_tensor(epsilon), by).add_(by)
+    stable = torch.copysign(torch.full((), epsilon, dtype=by.dtype, device=by.device), by).add_(by)
     return torch.div(number, stable, out=stable)
 
 

@@ -12,8 +12,8 @@ from mhex.capture.adapters.families import known_anatomy
 from mhex.capture.anatomy import Anatomy, Block, FeatureLayer, Layout, guests, layout_of, name_of
 from mhex.capture.batch import Batch
 from mhex.capture.guard import model_failures, name_of_class, untouched
-from mhex.capture.inventory import Inventory, inventory_of
 from mhex.capture.hooks import FunctionTap
+from mhex.capture.inventory import Inventory, inventory_of
 from mhex.capture.outputs import find_scores, read_logits
 from mhex.capture.precision import user_precision
 from mhex.capture.threads import of_this_thread
