@@ -29,13 +29,13 @@ from mhex.capture import (
 from mhex.capture.cuda_graph import (
     Recordings,
     has_hooks,
-    is_recording,
     settings_of_arithmetic,
     tensors_of,
     with_tensors,
 )
 from mhex.capture.inventory import inventory_of
 from mhex.capture.operations import Rules
+from mhex.capture.threads import is_recording
 from mhex.errors import (
     ArgumentError,
     ArgumentTypeError,

@@ -17,24 +17,13 @@ from mhex.capture.batch import Batch
 from mhex.capture.guard import untouched
 from mhex.capture.inventory import HOOKS, Inventory
 from mhex.capture.precision import ambient_precision
+from mhex.capture.threads import THIS_THREAD
 
 T = TypeVar("T")
 Work = Callable[[dict[str, Tensor]], tuple[dict[str, Tensor], T]]
 _MOST = 4  # recordings of an explainer: each keeps the memory of a pass
 _BEFORE = 2  # batches of a shape that are explained before one is recorded
 _SYNC_MODES = ("default", "warn", "error")
-
-
-class _Thread(threading.local):
-    recording = False
-
-
-_THREAD = _Thread()
-
-
-def is_recording() -> bool:
-    """Whether this thread records, so that nothing can be asked of the device."""
-    return _THREAD.recording
 
 
 def tensors_of(batch: Batch) -> dict[str, Tensor]:
@@ -144,11 +133,11 @@ def _is_memory(error: RuntimeError) -> bool:
 
 @contextmanager
 def _recording() -> Iterator[None]:
-    _THREAD.recording = True
+    THIS_THREAD.records = True
     try:
         yield
     finally:
-        _THREAD.recording = False
+        THIS_THREAD.records = False
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from mhex.capture.batch import Batch
 from mhex.capture.inventory import Inventory, inventory_of
 from mhex.capture.outputs import SECTION, find_scores
 from mhex.capture.precision import float32_arithmetic, user_precision
-from mhex.capture.threads import Shared, others_wait, turn, unchanged
+from mhex.capture.threads import Shared, is_recording, others_wait, turn, unchanged
 from mhex.errors import CaptureError, MhexError, UnsupportedModelError
 
 # What layers raise for values, shapes and types that they cannot take. Errors of a class of the user's own pass.
@@ -32,7 +32,7 @@ def model_failures(model: nn.Module, batch: Batch) -> Iterator[None]:
     try:
         yield
     except _ERRORS as error:
-        if not isinstance(error, _PASSING):
+        if not isinstance(error, _PASSING) and not is_recording():
             _check_bare_pass(model, batch)
             _check_bare_gradient(model, batch, type(error))
         raise

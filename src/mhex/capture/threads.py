@@ -29,6 +29,20 @@ _TRAINED = (
 )
 
 
+class _ThisThread(threading.local):
+    """What each thread knows of itself."""
+
+    records = False  # it records what a GPU does
+
+
+THIS_THREAD = _ThisThread()
+
+
+def is_recording() -> bool:
+    """Whether this thread records what a GPU does, so that nothing can be asked of it."""
+    return THIS_THREAD.records
+
+
 class _Holds:
     """Which thread explains what: ids of modules and parameters, and the thread that has them."""
 

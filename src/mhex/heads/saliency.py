@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mhex.capture import full
-from mhex.capture.cuda_graph import is_recording
+from mhex.capture.threads import is_recording
 from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, unknown_name, warn
 from mhex.heads.block import BlockOutput, ExplainerBlock, channel_axis, wide_dtype
 from mhex.heads.call_record import Call, HeadReading

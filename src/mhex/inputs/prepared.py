@@ -70,7 +70,7 @@ def not_finite(x: Tensor) -> list[int]:
     if x.numel() and x.is_floating_point() and x.element_size() > 1 and math.isfinite(float(x.detach().sum())):
         return []
     rows = x if x.dim() else x[None]
-    return (~rows.isfinite().flatten(1).all(1)).nonzero()[:, 0].tolist() if rows.numel() else []
+    return (~rows.isfinite().reshape(len(rows), -1).all(1)).nonzero()[:, 0].tolist() if rows.numel() else []
 
 
 def finite(x: Tensor, name: str, ids: Sequence[int] | None = None) -> Tensor:

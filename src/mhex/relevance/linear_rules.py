@@ -57,7 +57,7 @@ class Affine:
             return False
         stride, padding, dilation, _, _, groups = self.geometry
         rows, columns = self.weight.shape[2:]
-        whole = self.x.shape[2] % rows == 0 and self.x.shape[3] % columns == 0
+        whole = rows * columns > 1 and self.x.shape[2] % rows == 0 and self.x.shape[3] % columns == 0
         return whole and groups == 1 and list(stride) == [rows, columns] and padding == [0, 0] and dilation == [1, 1]
 
     def _patches_back(self, s: Tensor, weight: Tensor) -> Tensor:
@@ -106,8 +106,8 @@ class Affine:
 
     @cached_property
     def both_signs(self) -> bool:
-        """False if a convolution follows a ReLU. Linear layers are not looked at: a GPU would have to be waited for."""
-        return self.geometry is None or bool((self.x < 0).any())
+        """False if a convolution follows a ReLU. Other layers are not looked at: a GPU would have to be waited for."""
+        return self.geometry is None or self._cuts_patches or bool((self.x < 0).any())
 
     def absorbed(self, s: Tensor, bias: Tensor) -> Tensor:
         """`sum_j s_j b_j`, with one number for every sample and window or token."""

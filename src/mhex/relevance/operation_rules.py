@@ -184,6 +184,9 @@ class Sum:
         mask = self.terms[1 - self.places[0]]
         if not isinstance(mask, Tensor) or isinstance(mask, nn.Parameter):  # masks are not learned
             return False
+        logits = self.inputs[0].shape
+        if len(logits) < 3 or (len(logits) == 3 and logits[1] != logits[2]):  # tokens, not pairs of them
+            return False
         return bool(((mask == 0) | (mask <= _MASKED)).all())
 
 
