@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mhex.bundle import Bundle as Bundle
     from mhex.concept import Concept as Concept
     from mhex.explain import explain as explain
+    from mhex.explainer import Explainer as Explainer
     from mhex.explanation import Explanation as Explanation
     from mhex.heads import Scaffold as Scaffold
     from mhex.heads import attach as attach
@@ -34,6 +35,7 @@ except PackageNotFoundError:  # running from a source tree that was not installe
 _HOMES = {
     "Bundle": "mhex.bundle",
     "Concept": "mhex.concept",
+    "Explainer": "mhex.explainer",
     "Explanation": "mhex.explanation",
     "Recommendation": "mhex.recommend",
     "Report": "mhex.judge",

@@ -18,6 +18,7 @@ from mhex.inputs.prepared import WHOLE_NUMBERS
 Target = None | int | str | Tensor | Concept | Sequence[int | str] | Sequence[Concept] | Callable[[Tensor], Tensor]
 Task = Literal["classification", "multi-label", "regression"]
 Samples = int | Tensor | None
+_FEW = 16
 _MOST_OUTPUTS = 16  # of a regression that are explained unasked
 
 
@@ -132,7 +133,14 @@ def resolve_target(
     if not items:
         raise ArgumentError("Expected at least one class in the list given as target, but it is empty.")
     classes = [_class_index(item, count, class_names) for item in items]
-    return ResolvedTarget(torch.tensor(classes, device=logits.device).expand(batch, -1), several, task)
+    return ResolvedTarget(_on_device(classes, logits.device).expand(batch, -1), several, task)
+
+
+def _on_device(numbers: Sequence[int], device: torch.device) -> Tensor:
+    """Whole numbers as a tensor (K,); a few are written by the device itself, which then is not waited for."""
+    if device.type == "cpu" or len(numbers) > _FEW:
+        return torch.tensor(numbers, device=device)
+    return torch.cat([torch.full((1,), number, device=device) for number in numbers])
 
 
 def _top(k: int, logits: Tensor, classes: int, task: Task) -> Tensor:

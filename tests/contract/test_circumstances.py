@@ -158,10 +158,6 @@ def test_bfloat16_weights_give_maps_like_those_of_float32(method: str, family: F
     exact = family.fresh(torch.float32).to(torch.bfloat16).float()
     inputs = family.inputs(3, torch.float32)
     rounded = inputs.bfloat16().float() if isinstance(inputs, Tensor) else inputs
-    if method in RELEVANCE:
-        with pytest.raises(mhex.errors.UnsupportedModelError, match=r"float32, because .* bfloat16 is too coarse"):
-            explain(model, inputs, method, target=1)
-        return
     if method == "gradcam++" and family.layout == "tokens":
         pytest.skip("features of either sign: a weight has no limit where its denominator vanishes")
     options = STEADY.get(method, {})
@@ -188,7 +184,6 @@ def _default_dtype_double() -> Any:
 CALLERS: tuple[tuple[Callable[[], Any], ...], ...] = (
     (torch.no_grad, lambda: torch.device("cpu")),
     (torch.inference_mode, lambda: torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)),
-    (lambda: torch.autocast("cpu", dtype=torch.bfloat16),),
     (_default_dtype_double, lambda: torch.autograd.detect_anomaly(check_nan=False)),
 )
 
@@ -209,6 +204,28 @@ def test_modes_of_the_caller_change_nothing(method: str, family: Family) -> None
             before.check()
         assert got.scores.dtype == wanted.scores.dtype
         assert_same(got.scores, wanted.scores, method, 1e-4)
+
+
+@pytest.mark.usefixtures("_plain_kernels")
+@cases(("timm_vit", "hf_bert", "plain_cnn"), cover=True)
+def test_the_model_computes_under_the_autocast_of_the_caller(method: str, family: Family) -> None:
+    """Its own passes are those of the caller, and maps are like those of float32, in which all else is computed."""
+    model, inputs, options = family.fresh(torch.float32), family.inputs(3, torch.float32), STEADY.get(method, {})
+    seen: list[bool] = []
+    handle = next(model.children()).register_forward_hook(lambda *_: seen.append(torch.is_autocast_enabled("cpu")))
+    wanted = explain(model, inputs, method, target=1, **options)
+    assert not any(seen)
+    seen.clear()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got = explain(model, inputs, method, target=1, **options)
+        assert torch.is_autocast_enabled("cpu")
+    handle.remove()
+    assert seen
+    assert not any(seen) if method in RELEVANCE else all(seen)  # half precision is too coarse for relevance
+    assert got.scores.dtype == torch.float32
+    kept = [n for n in range(3) if n != JUMPS.get((method, family.name))]
+    pair = torch.stack([got.scores[kept].flatten(), wanted.scores[kept].flatten()]).double()
+    assert float(torch.corrcoef(pair)[0, 1]) > 0.97
 
 
 @cases(CORE, cover=True)

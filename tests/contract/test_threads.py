@@ -242,18 +242,22 @@ def test_threads_that_would_wait_for_each_other_are_refused() -> None:
     leave = threading.Event()
 
     def hold() -> None:
-        with turn([second], []):
+        with turn(frozenset([id(second)])):
             entered.set()
             leave.wait(LATE)
 
     thread = threading.Thread(target=hold, daemon=True)
     thread.start()
     entered.wait(LATE)
-    with turn([first], []), pytest.raises(CaptureError, match="while this thread explains another"), turn([second], []):
+    with (
+        turn(frozenset([id(first)])),
+        pytest.raises(CaptureError, match="while this thread explains another"),
+        turn(frozenset([id(second)])),
+    ):
         pass
     leave.set()
     thread.join(LATE)
-    with turn([second], []):
+    with turn(frozenset([id(second)])):
         pass
 
 

@@ -267,14 +267,14 @@ def _uses(model: nn.Module, block: nn.Module) -> int:
 
 
 @by_name(REPLAYED)
-def test_replay_runs_the_last_block_only(family: Family) -> None:
+def test_replay_runs_the_last_block_only(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted by the attention calls, which every block makes once."""
     inputs = family.inputs(2)
     with watched(family, TAIL, inputs) as (model, trace):
         counts: list[str] = []
-        watch = trace.replay.__self__
-        original = watch.tap.on_attention
-        watch.tap.on_attention = lambda *args, **kwargs: (counts.append("attention"), original(*args, **kwargs))[1]
+        attend = F.scaled_dot_product_attention
+        counting = lambda *args, **kwargs: (counts.append("attention"), attend(*args, **kwargs))[1]  # noqa: E731
+        monkeypatch.setattr(F, "scaled_dot_product_attention", counting)
         before = Snapshot(model)
         trace.replay(tokens=trace.blocks[-1].site("tokens").detach())
         before.check()

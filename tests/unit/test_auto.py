@@ -13,9 +13,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 import mhex
+from mhex.auto import TABLE, kind_of
 from mhex.capture import find_anatomy
 from mhex.errors import ArgumentError, MhexWarning, ModelInUseError, UnsupportedModelError
-from mhex.explain import TABLE, kind_of
 from mhex.inputs import prepare
 from mhex.inputs.preprocess import Preprocess
 from mhex.methods import all_methods, get_method
@@ -194,7 +194,7 @@ def test_a_model_that_is_in_use_is_no_reason_for_another_method(monkeypatch: pyt
         calls.append(1)
         raise ModelInUseError("Another thread changed the model.")
 
-    monkeypatch.setattr(sys.modules["mhex.explain"], "observe", refuse)
+    monkeypatch.setattr(sys.modules["mhex.explainer"], "observe", refuse)
     with pytest.raises(ModelInUseError):
         mhex.explain(FAMILIES["timm_resnet"].model(), FAMILIES["timm_resnet"].inputs(1))
     assert len(calls) == 1

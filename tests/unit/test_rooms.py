@@ -14,7 +14,7 @@ ROOMS = sorted(path.name for path in SOURCE.iterdir() if (path / "__init__.py").
 # Top-level modules by what they need; the others (errors, registry, bundle, _files...) import no room.
 SCORES = {"targets", "concept"}  # what is explained
 RESULTS = {"explanation"}
-CALLS = {"explain", "auto", "tuning"}
+CALLS = {"explain", "explainer", "auto", "tuning"}
 BELOW = {"capture", "inputs"}
 LOW = BELOW | {"perturb", "relevance", "stats", "viz"}
 MIDDLE = LOW | {"metrics", "methods", "heads", "zoo"} | SCORES | RESULTS | CALLS
@@ -36,7 +36,9 @@ MAY_IMPORT = {
     "concept": BELOW,
     "targets": BELOW | {"concept"},
     "explanation": BELOW | {"viz", "targets"},
-    "explain": BELOW | {"relevance", "methods", "heads"} | SCORES | RESULTS,
+    "auto": BELOW | {"heads", "concept"},
+    "explainer": BELOW | {"methods", "heads", "auto"} | SCORES | RESULTS,
+    "explain": BELOW | {"explainer"} | SCORES | RESULTS,
     "tuning": BELOW | {"perturb", "methods", "heads"} | SCORES | RESULTS | CALLS,
     "data": {"lab"},
     "registry": {"capture"},

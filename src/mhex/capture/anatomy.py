@@ -30,6 +30,7 @@ class Block:
 
     module: nn.Module  # the block itself; its first argument is the residual stream `X`
     norm1: nn.Module | None = None  # norm before the attention; None in post-norm models, where `X` itself enters it
+    attention: nn.Module | None = None  # the part that calls the attention; None if it is not known
     unseen_norm: bool = False  # True if something else than `X` enters the attention, and no module gives it
     attention_output: nn.Module | None = None  # module whose output is the attention branch before it is added
     mlp_input: nn.Module | None = None  # module whose input is what enters the MLP

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mhex.capture.precision import wide_matmul
 from mhex.errors import CaptureError
 
 EVERY = slice(None)
@@ -26,7 +27,7 @@ class AttentionRecord:
     def logits(self, rows: slice = EVERY, masked: bool = True) -> Tensor:
         """Attention logits of all queries or some rows, (B, H, N, N), at least float32; or the bare scaled products."""
         dtype = torch.promote_types(self.query.dtype, torch.float32)
-        logits = (self.query[:, :, rows].detach().to(dtype) * self.scale) @ self.keys().to(dtype).mT
+        logits = wide_matmul(self.query[:, :, rows], self.keys(), self.scale)
         if not masked:
             return logits
         if self.causal:
@@ -49,8 +50,7 @@ class AttentionRecord:
 
     def gradient(self, z_gradient: Tensor) -> Tensor:
         """`dy/dA = (dy/dz) v^T`, (B, H, N, N), from dy/dz, (B, H, N, d), or some rows of both."""
-        dtype = torch.promote_types(z_gradient.dtype, torch.float32)
-        return z_gradient.to(dtype) @ self.values().to(dtype).mT
+        return wide_matmul(z_gradient, self.values())
 
     def keys(self) -> Tensor:
         """`k` of every query head, (B, H, N, d), without a graph."""

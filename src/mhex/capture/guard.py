@@ -11,8 +11,10 @@ from torch import Tensor, nn
 
 from mhex.capture.anatomy import GUEST, guests
 from mhex.capture.batch import Batch
+from mhex.capture.inventory import Inventory, inventory_of
 from mhex.capture.outputs import SECTION, find_scores
-from mhex.capture.threads import Shared, others_wait, turn, unchanged
+from mhex.capture.precision import float32_arithmetic, user_precision
+from mhex.capture.threads import Shared, is_recording, others_wait, turn, unchanged
 from mhex.errors import CaptureError, MhexError, UnsupportedModelError
 
 # What layers raise for values, shapes and types that they cannot take. Errors of a class of the user's own pass.
@@ -30,7 +32,7 @@ def model_failures(model: nn.Module, batch: Batch) -> Iterator[None]:
     try:
         yield
     except _ERRORS as error:
-        if not isinstance(error, _PASSING):
+        if not isinstance(error, _PASSING) and not is_recording():
             _check_bare_pass(model, batch)
             _check_bare_gradient(model, batch, type(error))
         raise
@@ -39,7 +41,7 @@ def model_failures(model: nn.Module, batch: Batch) -> Iterator[None]:
 def _check_bare_pass(model: nn.Module, batch: Batch) -> None:
     batch = batch.copied()
     try:
-        with untouched(model), torch.no_grad():
+        with untouched(model), torch.no_grad(), user_precision():
             model(*batch.args, **batch.kwargs)
     except _PASSING:
         raise
@@ -62,7 +64,8 @@ def _check_bare_gradient(model: nn.Module, batch: Batch, kind: type[Exception]) 
             sources.append(batch.pixels.detach().requires_grad_())
             batch = batch.with_input(sources[-1].clone())  # the model may write into it
         try:
-            scores = find_scores(model(*batch.args, **batch.kwargs))
+            with user_precision():
+                scores = find_scores(model(*batch.args, **batch.kwargs))
             if scores is not None and scores.requires_grad:
                 torch.autograd.grad(scores.sum(), sources, allow_unused=True)
         except _PASSING:
@@ -108,8 +111,6 @@ def name_of_class(model: nn.Module) -> str:
     return type(model).__name__
 
 
-# What the attributes of modules are while a model is watched.
-_SETTINGS = {"training": False, "grad_checkpointing": False, "_compiled_call_impl": None}
 _KERNEL = "_attn_implementation_internal"  # of Hugging Face configurations
 
 
@@ -125,25 +126,66 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 @contextmanager
-def untouched(model: nn.Module, attention: bool = False) -> Iterator[None]:
+def untouched(model: nn.Module, attention: bool = False) -> Iterator[Inventory]:
     """Prepare `model` for explaining and put everything back on leaving.
 
-    Inside: evaluation mode, frozen parameters, autocast and inference mode off, gradients on, no activation
-    checkpointing, no compiled submodules. Restored: all of these, the state of the random generators and what heads
-    saw in the user's own last call. Other threads that explain, run or train the model wait until it is over; weights
-    that change meanwhile are refused. The random generators are those of the process: numbers that other threads draw
-    meanwhile are drawn again. Parameters' `.grad` is never written, because gradients are taken with
-    `torch.autograd.grad` for the tensors asked for.
+    Inside: evaluation mode, frozen parameters, inference mode off, gradients on, no activation checkpointing, no
+    compiled submodules; autocast is off but for calls of the model within `user_precision`. Restored: all of these, the
+    state of the random generators and what heads saw in the user's own last call. Other threads that explain, run or
+    train the model wait until it is over; weights that change meanwhile are refused. The random generators are those of
+    the process: numbers that other threads draw meanwhile are drawn again. Parameters' `.grad` is never written,
+    because gradients are taken with `torch.autograd.grad` for the tensors asked for.
 
     Args:
         model: The unwrapped module.
         attention: Whether attention must be seen. If so, models that can write out their softmax or not use torch's
             `scaled_dot_product_attention` meanwhile, which computes the same.
+
+    Yields:
+        The inventory of the model.
     """
-    everything, names = _walk(model)
-    scripted = [m for m in everything if isinstance(m, torch.jit.ScriptModule)]
-    modules = [m for m in everything if not isinstance(m, torch.jit.ScriptModule)] if scripted else everything
-    parameters = [p for module in everything for p in module._parameters.values() if p is not None]
+    inventory = inventory_of(model)
+    everything, parameters = inventory.modules(model), inventory.parameters
+    scripted: list[nn.Module] = []
+    modules = everything
+    if inventory.has_scripts:
+        scripted = [m for m in everything if isinstance(m, torch.jit.ScriptModule)]
+        modules = [m for m in everything if not isinstance(m, torch.jit.ScriptModule)]
+    inventory.fact("weights", partial(_check_weights, parameters))
+    device = inventory.device
+    with ExitStack() as stack:
+        if stack.enter_context(turn(inventory.keys)):
+            stack.enter_context(others_wait(modules, parameters, inventory.keys))
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        stack.enter_context(float32_arithmetic())
+        # While a GPU records, its generator may not be asked; whoever records has put its state aside.
+        draws = device.type == "cuda" and not torch.cuda.is_current_stream_capturing()
+        stack.enter_context(torch.random.fork_rng(devices=[device] if draws else []))
+        stack.enter_context(_without_fused_layers())
+        for _, guest in guests(modules) if GUEST in inventory.names else ():
+            stack.enter_context(guest.aside())
+        stack.enter_context(_swapped(parameters, "requires_grad", False, of_instance=False))
+        stack.enter_context(_swapped(modules, "training", False))
+        stack.enter_context(_swapped(modules, "_compiled_call_impl", None))
+        stack.enter_context(_swapped(inventory.having("grad_checkpointing", model), "grad_checkpointing", False))
+        stack.enter_context(_swapped(scripted, "training", False, of_instance=False))  # none if they were frozen
+        if "_orig_mod" in inventory.names:  # a compiled submodule
+            stack.enter_context(_without_compiling())
+        stack.enter_context(unchanged(modules, parameters))
+        # Hugging Face's choice. Models that know only their own attention build their masks for it: left alone.
+        able = [m for m in inventory.having("config", model) if getattr(type(m), "_supports_sdpa", False)]
+        configs = list({id(m.config): m.config for m in able if m.config is not None}.values())
+        if attention:
+            stack.enter_context(_swapped(inventory.having("fused_attn", model), "fused_attn", True))  # timm's choice
+        else:  # flexible attention alone must give way: it has no gradient on every device
+            configs = [c for c in configs if c.__dict__.get(_KERNEL) == "flex_attention"]
+        stack.enter_context(_swapped(configs, _KERNEL, "sdpa"))
+        yield inventory
+
+
+def _check_weights(parameters: Sequence[nn.Parameter]) -> None:
+    """Refuse weights through which no gradient can be taken, or that have no values."""
     if any(p.is_inference() for p in parameters):
         raise CaptureError(
             "The model's parameters were made under torch.inference_mode, so no gradient can be taken through it; "
@@ -151,49 +193,6 @@ def untouched(model: nn.Module, attention: bool = False) -> Iterator[None]:
         )
     if any(p.is_meta for p in parameters):
         raise CaptureError("Some of the model's weights are on the meta device (offloaded?); load them all first.")
-    device = parameters[0].device if parameters else torch.device("cpu")
-    with ExitStack() as stack:
-        if stack.enter_context(turn(modules, parameters)):
-            stack.enter_context(others_wait(modules, parameters))
-        stack.enter_context(torch.inference_mode(False))
-        stack.enter_context(torch.enable_grad())
-        for kind in {"cpu", device.type}:
-            stack.enter_context(torch.autocast(kind, enabled=False))
-        stack.enter_context(torch.random.fork_rng(devices=[device] if device.type == "cuda" else []))
-        stack.enter_context(_without_fused_layers())
-        for _, guest in guests(modules) if GUEST in names else ():
-            stack.enter_context(guest.aside())
-        stack.enter_context(_swapped(parameters, "requires_grad", False, of_instance=False))
-        for name, value in _SETTINGS.items():
-            stack.enter_context(_swapped(modules, name, value))
-        stack.enter_context(_swapped(scripted, "training", False, of_instance=False))  # none if they were frozen
-        if "_orig_mod" in names:  # a compiled submodule
-            stack.enter_context(_without_compiling())
-        stack.enter_context(unchanged(modules, parameters))
-        # Hugging Face's choice. Models that know only their own attention build their masks for it: left alone.
-        able = [m for m in modules if getattr(type(m), "_supports_sdpa", False)]
-        configs = list({id(config): config for m in able if (config := m.__dict__.get("config")) is not None}.values())
-        if attention:
-            stack.enter_context(_swapped(modules, "fused_attn", True))  # timm's choice of a kernel
-        else:  # flexible attention alone must give way: it has no gradient on every device
-            configs = [c for c in configs if c.__dict__.get(_KERNEL) == "flex_attention"]
-        stack.enter_context(_swapped(configs, _KERNEL, "sdpa"))
-        yield
-
-
-def _walk(model: nn.Module) -> tuple[list[nn.Module], set[str]]:
-    """What `model.modules()` gives, in less time, and all names that modules have in the one around them."""
-    modules: dict[nn.Module, None] = {}
-    names: set[str] = set()
-    waiting = [model]
-    while waiting:
-        module = waiting.pop()
-        if module not in modules:
-            modules[module] = None
-            if children := module._modules:
-                names.update(children.keys())
-                waiting += [child for child in reversed(list(children.values())) if child is not None]
-    return list(modules), names
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from mhex.capture.hooks import FunctionTap, hook_each, replace_forward
 from mhex.capture.needs import BLOCK_SITES, OUTER_SITES, Needs
 from mhex.capture.operations import Rules, mark, origin_of
 from mhex.capture.outputs import Outcome, as_vector, bare_outcome, read_logits
+from mhex.capture.precision import user_precision
 from mhex.capture.threads import of_this_thread
 from mhex.errors import CaptureError, UnsupportedModelError
 
@@ -273,15 +274,16 @@ class ObservedPass:
         batch = batch.copied() if batch is self.batch else batch
         later = self.replaying is not None or self.asleep
         graph = self.graph_asleep if self.asleep else self.needs.graph is not None or later
-        # A function mode costs some microseconds per operation, so it is on only where it has something to do.
-        tapped = not self.asleep and (self.needs.blocks or self.flow is not None)
+        tapped = not self.asleep and self.flow is not None
         ending = self.anatomy.ending
         with ExitStack() as stack:
             stack.enter_context(torch.set_grad_enabled(graph))
-            if tapped:
-                stack.enter_context(self.tap)
             if tapped and self.flow is not None:
+                stack.enter_context(self.tap)
                 self.flow.see_as_one(stack)
+            elif not later:
+                self._tap_attention(stack)
+            stack.enter_context(user_precision())
             if ending is not None:
                 stack.enter_context(ending.skip())
             output = self.model(*batch.args, **batch.kwargs)
@@ -300,6 +302,22 @@ class ObservedPass:
             self.returned = scores
         logits = scores if ending is None else ending.logits(scores)
         return Outcome(logits, None if latent is None else as_vector(latent))
+
+    def _tap_attention(self, stack: ExitStack) -> None:
+        """See the calls of attention, where they are read.
+
+        A function mode costs some microseconds per operation, so it is on only inside of the parts that attend.
+        """
+        if self.anatomy.readout == "pool" and self.needs.blocks:
+            stack.enter_context(self.tap)  # the head attends too
+        elif "attention" in self.keep:
+            blocks = self.anatomy.blocks if self.keep["attention"] == "all" else self.anatomy.blocks[-1:]
+            for module in dict.fromkeys(block.attention or block.module for block in blocks):
+                replace_forward(stack, module, partial(self._run_tapped, module.forward))
+
+    def _run_tapped(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        with self.tap:
+            return forward(*args, **kwargs)
 
     def _check(self) -> None:
         """Fail loudly if the pass did not show what was asked for."""

@@ -120,7 +120,13 @@ class RuledPass(Protocol):
     def finish(self, *outputs: Tensor) -> None: ...
     def see_as_one(self, stack: ExitStack) -> None: ...
     def propagate(
-        self, y: Tensor, sources: Sequence[Tensor | None], tensors: tuple[Tensor, ...], carry: Carry, signed: bool
+        self,
+        y: Tensor,
+        sources: Sequence[Tensor | None],
+        tensors: tuple[Tensor, ...],
+        carry: Carry,
+        signed: bool,
+        of_class: bool,
     ) -> tuple[list[Tensor], dict[str, Tensor]]: ...
 
 
@@ -129,6 +135,8 @@ class Rules(Protocol):
 
     @property
     def partial(self) -> bool: ...
+    @property
+    def needs_float32(self) -> bool: ...
     def begin(self, model: nn.Module, size: int) -> RuledPass: ...
 
 

@@ -21,6 +21,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from mhex.capture.batch import Batch, full
 from mhex.capture.operations import Function, name_of_operation
+from mhex.capture.precision import user_precision
 from mhex.errors import ArgumentError, CaptureError, UnsupportedModelError, warn
 
 Outputs = Literal["logits", "probabilities"]
@@ -189,6 +190,13 @@ def check_outputs(outputs: Any) -> None:
         raise ArgumentError(f"Expected outputs 'logits' or 'probabilities', or None to recognise, but got {outputs!r}.")
 
 
+def may_be_probabilities(scores: Tensor) -> bool:
+    """Whether scores (B, C) may be probabilities or their logarithms; it waits for the device."""
+    values, rounding = full(scores.detach()), 4 * torch.finfo(scores.dtype).eps
+    low, high = torch.stack(values.aminmax()).tolist()
+    return math.isnan(low) or (low >= 0 and high <= 1 + rounding) or high <= rounding
+
+
 def find_ending(
     model: nn.Module,
     batch: Batch,
@@ -235,7 +243,7 @@ def find_ending(
             warned.add(model)
 
     sums, copy = _sum_to_one(values, rounding), batch.copied()
-    with torch.no_grad(), _EndingMode() as mode:
+    with torch.no_grad(), user_precision(), _EndingMode() as mode:
         last = mode.maker_of(model(*copy.args, **copy.kwargs))
     if cost is not None:
         cost["forwards"] += 1

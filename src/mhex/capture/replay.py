@@ -14,6 +14,7 @@ from mhex.capture.anatomy import Anatomy
 from mhex.capture.batch import Batch
 from mhex.capture.hooks import hook_each
 from mhex.capture.outputs import Ending, read_logits
+from mhex.capture.precision import user_precision
 from mhex.errors import ArgumentError, CaptureError
 
 T = TypeVar("T")
@@ -106,7 +107,7 @@ def logits_of(model: nn.Module, batch: Batch, ending: Ending | None = None) -> T
     Samples that keep as many patches go through the unwrapped model together. `ending` is how it makes probabilities.
     """
     if batch.patches is None:
-        with nullcontext() if ending is None else ending.skip():
+        with nullcontext() if ending is None else ending.skip(), user_precision():
             scores = read_logits(model(*batch.args, **batch.kwargs), batch.size)
         return scores if ending is None else ending.logits(scores)
     anatomy, number = plain_vit(model), batch.patches.sum(1)

@@ -19,7 +19,6 @@ from mhex.capture.operations import nodes_below
 from mhex.errors import MhexError, ModelInUseError
 
 _FREE = threading.Condition()
-_HOLDERS: dict[int, int] = {}  # the thread that explains, by id of a module or parameter
 _BACKWARD = _engine_run_backward.__code__
 _PATIENCE = 60.0  # seconds that a call of another thread may go on
 _PAUSE, _GLANCE = 0.0005, 0.05  # seconds between two looks at other threads, and at the one that is waited for
@@ -28,6 +27,41 @@ _TRAINED = (
     "Another thread changed the model while it was explained, as training does, so the explanation would be of no one "
     "model; explain between two steps, or explain a copy (copy.deepcopy)."
 )
+
+
+class _ThisThread(threading.local):
+    """What each thread knows of itself."""
+
+    records = False  # it records what a GPU does
+
+
+THIS_THREAD = _ThisThread()
+
+
+def is_recording() -> bool:
+    """Whether this thread records what a GPU does, so that nothing can be asked of it."""
+    return THIS_THREAD.records
+
+
+class _Holds:
+    """Which thread explains what: ids of modules and parameters, and the thread that has them."""
+
+    def __init__(self) -> None:
+        self.pairs: list[tuple[frozenset[int], int]] = []
+
+    def __contains__(self, key: object) -> bool:
+        return any(key in keys for keys, _ in self.pairs)
+
+    def holder(self, key: int) -> int | None:
+        """The thread that has this module or parameter; None if nobody has."""
+        return next((thread for keys, thread in self.pairs if key in keys), None)
+
+    def is_free(self, keys: frozenset[int], thread: int) -> bool:
+        """Whether no other thread has one of these."""
+        return all(owner == thread or keys.isdisjoint(taken) for taken, owner in self.pairs)
+
+
+_HOLDS = _Holds()
 
 
 class Shared:
@@ -64,34 +98,38 @@ def of_this_thread(hook: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextmanager
-def turn(modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) -> Iterator[bool]:
-    """Have a model alone; waits while another thread has a part of it.
+def turn(keys: frozenset[int]) -> Iterator[bool]:
+    """Have a model alone, by the ids of its modules and parameters; waits while another thread has a part of it.
 
     Yields False within another turn of this thread with the same model.
     """
     thread = get_ident()
-    keys = {*map(id, modules), *map(id, parameters)}
     with _FREE:
-        if not _is_free(keys, thread) and thread in _HOLDERS.values():  # two such threads could wait for each other
-            raise ModelInUseError(
+        if not _HOLDS.is_free(keys, thread) and any(owner == thread for _, owner in _HOLDS.pairs):
+            raise ModelInUseError(  # two such threads could wait for each other
                 "Another thread explains a model that is wanted while this thread explains another one."
             )
-        _FREE.wait_for(lambda: _is_free(keys, thread))
-        fresh = keys - _HOLDERS.keys()
-        _HOLDERS.update(dict.fromkeys(fresh, thread))
+        _FREE.wait_for(lambda: _HOLDS.is_free(keys, thread))
+        fresh = not any(owner == thread and keys <= taken for taken, owner in _HOLDS.pairs)
+        pair = (keys, thread)
+        if fresh:
+            _HOLDS.pairs.append(pair)
     try:
-        yield bool(fresh)
+        yield fresh
     finally:
-        with _FREE:
-            for key in fresh:
-                del _HOLDERS[key]
-            _FREE.notify_all()
+        if fresh:
+            with _FREE:
+                _HOLDS.pairs.remove(pair)
+                _FREE.notify_all()
 
 
 @contextmanager
-def others_wait(modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) -> Iterator[None]:
+def others_wait(
+    modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter], keys: frozenset[int]
+) -> Iterator[None]:
     """Let other threads that run the model, or take gradients of its parameters, wait until the turn is over.
 
+    `keys` are the ids of the model's modules and parameters.
     What they are doing with the model right now is waited for. Threads that begin meanwhile are watched, which costs
     this one nothing; hooks in the model are needed only where there are other threads already. Gradients on other
     devices than the CPU are taken by a thread that this one needs too and must not wait; they would be lost, so that
@@ -108,7 +146,7 @@ def others_wait(modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]
                 if parameter.requires_grad:
                     react = partial(_wait, id(parameter)) if parameter.is_cpu else loss.set
                     _hook_gradient(stack, parameter, react)
-            _wait_for_calls({*map(id, modules), *map(id, parameters)})
+            _wait_for_calls(keys)
         yield
     if loss.is_set():
         raise ModelInUseError(_TRAINED)
@@ -151,29 +189,25 @@ def _watch(before: Any, frame: FrameType, event: str, argument: Any) -> None:
 
     The profile function that the user has set, `before`, comes when the explanation is over.
     """
-    if not _HOLDERS:
+    if not _HOLDS.pairs:
         sys.setprofile(before)
-    elif event == "call" and (key := _part_used(frame, _HOLDERS)) is not None:
+    elif event == "call" and (key := _part_used(frame, _HOLDS)) is not None:
         _wait(key)
-
-
-def _is_free(keys: set[int], thread: int) -> bool:
-    return all(_HOLDERS[key] == thread for key in keys & _HOLDERS.keys())
 
 
 def _wait(key: int) -> None:
     """Wait while another thread explains a part of a model, unless that thread itself waits for others in the model."""
     thread = get_ident()
-    if _HOLDERS.get(key, thread) == thread:
+    if _HOLDS.holder(key) in (None, thread):
         return
     with _FREE:
-        while not _FREE.wait_for(lambda: _is_free({key}, thread), _GLANCE):
-            frame = sys._current_frames().get(_HOLDERS.get(key, thread))
-            if frame is not None and frame.f_code.co_filename == threading.__file__ and _is_inside(frame, _HOLDERS):
+        while not _FREE.wait_for(lambda: _HOLDS.holder(key) in (None, thread), _GLANCE):
+            frame = sys._current_frames().get(_HOLDS.holder(key) or thread)
+            if frame is not None and frame.f_code.co_filename == threading.__file__ and _is_inside(frame, _HOLDS):
                 return  # the model hands parts of its work to threads
 
 
-def _wait_for_calls(keys: set[int]) -> None:
+def _wait_for_calls(keys: Container[int]) -> None:
     """Wait until all other threads are outside of the model and of its backward passes, or wait here themselves."""
     until = time.monotonic() + _PATIENCE
     while any(_is_inside(frame, keys) for thread, frame in sys._current_frames().items() if thread != get_ident()):

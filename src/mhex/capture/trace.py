@@ -16,10 +16,12 @@ from mhex.capture.anatomy import Anatomy, Sighting, grid_of, layout_of, readout_
 from mhex.capture.batch import Batch, full
 from mhex.capture.guard import model_failures, untouched
 from mhex.capture.hooks import straighten_norms
+from mhex.capture.inventory import Inventory
 from mhex.capture.needs import Needs
 from mhex.capture.observe import BlockTrace, ObservedPass
 from mhex.capture.operations import Rules
-from mhex.capture.outputs import Ending, Outcome, Outputs, as_vector, find_ending
+from mhex.capture.outputs import Ending, Outcome, Outputs, as_vector, find_ending, may_be_probabilities
+from mhex.capture.precision import float32_arithmetic
 from mhex.capture.replay import in_chunks, sample_width
 from mhex.errors import ArgumentError, CaptureError
 
@@ -43,7 +45,10 @@ class Trace(ObservedPass):
         self.diagnostics: dict[str, Tensor] = {}  # what a method measured of its own result: (B,), or (B, K) as above
         self.signed: bool | None = None  # whether scores are, where options decide it; None for what is registered
         self.chosen: dict[str, Any] = {}  # options that a method settled by itself, to be written into the result
+        self.of_class = False  # whether scores are logits of single classes
+        self.is_random = False  # whether random numbers were drawn
         self._done: dict[str, Any] = {}
+        self.checks: list[tuple[Tensor, Callable[[], None]]] = []  # see `check_later`
 
     def _outer(self, name: str) -> Tensor:
         if name not in self.outer:
@@ -124,8 +129,7 @@ class Trace(ObservedPass):
             length: Tensor = full(gradient).norm(dim=-1)
         self.cost["forwards"] += 1
         total = length.sum(1, keepdim=True)
-        if not bool((total > 0).all()):
-            raise CaptureError("The top score does not depend on the last block's tokens, so they cannot be explained.")
+        self.check_later(~(total > 0).all(), _refuse_readout)
         return length / total
 
     @property
@@ -184,7 +188,7 @@ class Trace(ObservedPass):
         if self.flow is None:
             raise CaptureError("Relevance needs rules; give the method rules=.")
         sources = (self.returned, self.outer.get("latent"))
-        relevances, books = self.flow.propagate(y, sources, (at, *further), self.carried, signed)
+        relevances, books = self.flow.propagate(y, sources, (at, *further), self.carried, signed, self.of_class)
         self.diagnostics |= books
         return relevances
 
@@ -205,12 +209,20 @@ class Trace(ObservedPass):
         value: T = self._done[name]
         return value
 
+    def check_later(self, flag: Tensor, react: Callable[[], None]) -> None:
+        """Have `react()` called when the method is done, if `flag`, a single bool, is true.
+
+        All flags are read together, so that the device is waited for once.
+        """
+        self.checks.append((flag, react))
+
     def noise(self, step: int, *shape: int) -> Tensor:
         """Standard normal numbers, float32, that depend on the user's seed, `step` and the kind of device alone.
 
         For texts a longer first axis begins with the same numbers, so that a text gets the same alone and padded in a
         batch: drawn on the CPU, where torch fills whole groups of 16 one after the other.
         """
+        self.is_random = True
         device = self.logits.device if self.batch.modality == "image" else torch.device("cpu")
         generator = torch.Generator(device).manual_seed((self.seed * 1_000_003 + step) % 2**63)
         count = math.prod(shape)
@@ -292,8 +304,12 @@ class Trace(ObservedPass):
 
     def clear(self) -> None:
         super().clear()
-        for results in (self.layers, self.diagnostics, self._done):
+        for results in (self.layers, self.diagnostics, self._done, self.checks):
             results.clear()
+
+
+def _refuse_readout() -> None:
+    raise CaptureError("The top score does not depend on the last block's tokens, so they cannot be explained.")
 
 
 @contextmanager
@@ -325,17 +341,22 @@ def observe(
         The trace. Its tensors are released when the context ends.
     """
     with model_failures(model, batch), ExitStack() as stack:
-        stack.enter_context(untouched(model, attention=needs.blocks or rules is not None))
-        if rules is None or rules.partial:  # other rules replace the gradients, and know layers by their tensors
-            straighten_norms(stack, model.modules())
+        inventory = stack.enter_context(untouched(model, attention=needs.blocks or rules is not None))
+        if rules is not None and rules.needs_float32:
+            stack.enter_context(float32_arithmetic(of_model=True))
+        if _needs_straight_norms(inventory, anatomy, batch, needs, rules):
+            straighten_norms(stack, inventory.modules(model))
         first = stack.enter_context(ExitStack())
         trace = Trace(model, anatomy, batch, needs, rules)
         trace.run(first)
         ending: Ending | None = None
-        # Heads give logits, whatever their host returns.
-        if outputs != "logits" and (trace.guest is None or bool(((trace.logits >= 0) & (trace.logits <= 1)).all())):
-            with trace.sleep():
-                ending = find_ending(model, batch, trace.logits, outputs, cost=trace.cost)
+        if outputs != "logits" and not (outputs is None and inventory.knows("returns logits")):
+            # Heads give logits, whatever their host returns.
+            if outputs is None and not may_be_probabilities(trace.logits):
+                inventory.note("returns logits")
+            elif trace.guest is None or bool(((trace.logits >= 0) & (trace.logits <= 1)).all()):
+                with trace.sleep():
+                    ending = find_ending(model, batch, trace.logits, outputs, cost=trace.cost)
         if ending is not None:
             first.close()
             passes = trace.cost["forwards"]
@@ -347,3 +368,16 @@ def observe(
             trace.flow.finish(*(output for output in (outcome.logits, outcome.latent) if output is not None))
         trace.progress = progress
         yield trace
+
+
+def _needs_straight_norms(
+    inventory: Inventory, anatomy: Anatomy, batch: Batch, needs: Needs, rules: Rules | None
+) -> bool:
+    """Whether a gradient may go back through batch norms that torch gets wrong; see `straighten_norms`.
+
+    None lies above the feature maps that a model has by default. Rules replace gradients, and know layers by their
+    tensors.
+    """
+    above = needs.graph == "features" and anatomy.features is not None and anatomy.features.layout is not None
+    ruled = rules is not None and not rules.partial
+    return bool(inventory.norms) and inventory.device.type == "cpu" and not above and not ruled

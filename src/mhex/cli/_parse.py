@@ -48,7 +48,7 @@ _YES, _NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 def parse_methods(text: str, auto: bool = False) -> list[str]:
     """Names of methods, `a,b`, each checked; `all` gives every method, and `auto` may be allowed."""
-    from mhex.explain import AUTO
+    from mhex.auto import AUTO
     from mhex.methods import all_methods
 
     methods = all_methods()
@@ -138,7 +138,7 @@ def parse_window(text: str | None) -> Window | None:
 
 def parse_options(pairs: Sequence[str], methods: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Options `key=value` of each method, typed by their defaults; an option goes to every method that has it."""
-    from mhex.explain import AUTO
+    from mhex.auto import AUTO
     from mhex.methods import get_method
 
     choices: dict[str, dict[str, Any]] = {name: {} for name in methods}

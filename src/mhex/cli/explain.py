@@ -67,7 +67,7 @@ def explain_by(
     Each method is a step, which progress shows behind the label.
     """
     import mhex
-    from mhex.explain import AUTO
+    from mhex.auto import AUTO
     from mhex.methods import get_method
 
     outcome = MethodResults([])

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mhex.capture import full
+from mhex.capture.threads import is_recording
 from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, unknown_name, warn
 from mhex.heads.block import BlockOutput, ExplainerBlock, channel_axis, wide_dtype
 from mhex.heads.call_record import Call, HeadReading
@@ -55,6 +56,8 @@ _CACHES: WeakKeyDictionary[ExplainerBlock, _WeightCache] = WeakKeyDictionary()
 @torch.no_grad()
 def class_weights(block: ExplainerBlock, alpha: float, sharpness: float, negative_sharpness: float) -> Tensor:
     """`adjusted_weights` of a block, at least float32; computed again when the block's weights have changed."""
+    if is_recording():  # the device cannot be asked whether weights changed, and replays must see that they did
+        return adjusted_weights(block.equivalent_matrix(), alpha, sharpness, negative_sharpness)
     weights = [linear.weight for linear in (block.w1, block.w2) if linear is not None]
     marks = tuple((w.data_ptr(), w._version, w.device, w.dtype) for w in weights)
     # Writing through `.data` leaves no mark, and memory is given out again: so the values are looked at, too. Of a

@@ -22,11 +22,13 @@ def prepare(
     tokenizer: Callable[..., Mapping[str, Any]] | None = None,
     ids: Sequence[int] | None = None,
     fill: bool = False,
+    check_later: bool = False,
 ) -> Prepared:
     """Build a batch on the model's device and in its dtype. See `mhex.explain` for what `inputs` may be.
 
     `ids` are the numbers of the samples in the user's data, for messages; None for 0, 1, 2... Samples that hold NaN or
-    infinity are refused; with `fill`, they are zero in the batch, and `Prepared.gaps` has their places.
+    infinity are refused; with `fill`, they are zero in the batch, and `Prepared.gaps` has their places. With
+    `check_later` images on a GPU are not looked at, because it would have to be waited for: see `Prepared.unchecked`.
     """
     samples = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
     numbers = ids if ids is not None and len(ids) == len(samples) else range(len(samples))
@@ -46,7 +48,7 @@ def prepare(
     if isinstance(inputs, Mapping):
         if "pixel_values" in inputs:
             arguments = {name: value for name, value in inputs.items() if name != "pixel_values"}
-            return image_batch(model, inputs["pixel_values"], arguments, preprocess=preprocess, ids=ids, fill=fill)
+            return image_batch(model, inputs["pixel_values"], arguments, None, preprocess, ids, fill, check_later)
         if "input_ids" in inputs or "inputs_embeds" in inputs:
             return token_batch(model, inputs, tokenizer, fill)
         hint = "; sound is not explained" if {"input_values", "input_features"} & inputs.keys() else ""
@@ -56,7 +58,7 @@ def prepare(
     if isinstance(inputs, Tensor):
         if inputs.dim() == 2 and not inputs.is_floating_point():
             return token_batch(model, {"input_ids": inputs}, tokenizer)
-        return image_batch(model, inputs, {}, preprocess=preprocess, ids=ids, fill=fill)
+        return image_batch(model, inputs, {}, None, preprocess, ids, fill, check_later)
     if isinstance(inputs, (list, tuple)):
         kinds = ", ".join(sorted({type(item).__name__ for item in inputs}))
         raise ArgumentTypeError(

@@ -52,13 +52,14 @@ def image_batch(
     preprocess: Any = None,
     ids: Any = None,
     fill: bool = False,
+    check_later: bool = False,
 ) -> Prepared:
     """A batch from a normalised image tensor (B, C, H, W), or from whole numbers with a range in `preprocess`.
 
     `kwargs` are handed on to the model, and `pictures` are drawn; None for the images. Where it is known how colours
     from 0 to 1 were normalised, `preprocess` has `mean` and `std`, as those of mhex and torchvision's presets have, or
-    is a sequence of `transforms` of which one has them. `ids` are the images' numbers, for messages; `fill` is as for
-    `prepare`.
+    is a sequence of `transforms` of which one has them. `ids` are the images' numbers, for messages; `fill` and
+    `check_later` are as for `prepare`.
     """
     if not isinstance(x, Tensor):
         raise ArgumentTypeError(f"Expected an image tensor, but got {type(x).__name__}.")
@@ -81,13 +82,16 @@ def image_batch(
             "for raw photos pass PIL images and preprocess=."
         )
     device, dtype = place_of(model)
+    unchecked = check_later and not fill and x.is_cuda and not x.is_inference()
     x, gaps = filled(x, model) if fill else (x, ())
-    x = finite(x, "images", ids)
-    pixels = finite(x.to(device, dtype), f"images in the model's {dtype}", ids)
+    x = x.detach() if unchecked else finite(x, "images", ids)
+    pixels = x.to(device, dtype)
+    if dtype != x.dtype and not unchecked:
+        pixels = finite(pixels, f"images in the model's {dtype}", ids)
     arguments = {name: value for name, value in kwargs.items() if name != "labels"}
     scale = _scale(preprocess, x.shape[1], pixels.device)
     batch = Batch("image", (pixels,), arguments, x.shape[0], scale=scale)
-    return Prepared(batch, pictures=x if pictures is None else pictures, gaps=gaps)
+    return Prepared(batch, pictures=x if pictures is None else pictures, gaps=gaps, unchecked=unchecked)
 
 
 def photo_batch(model: nn.Module, pictures: list[Any], preprocess: Any, ids: Sequence[int], fill: bool) -> Prepared:

@@ -140,12 +140,12 @@ def input_gradients(
 def tell_gap(trace: Trace, method: str, gap: Tensor, change: Tensor) -> None:
     """Write how far scores are from adding up, (B, K), into the result, and warn where it is much beside the change."""
     trace.diagnostics["completeness_gap"] = gap
-    if bool((gap.abs() > _WORTH_TELLING * change.abs().clamp_min(1e-4)).any()):
-        warn(
-            f"The scores of {method} do not add up to what the score changes by: for some sample the integral is "
-            f"off by more than {_WORTH_TELLING:.0%} of it. Give more steps or, where these do not help, another "
-            "baseline; see Explanation.diagnostics."
-        )
+    words = (
+        f"The scores of {method} do not add up to what the score changes by: for some sample the integral is off by "
+        f"more than {_WORTH_TELLING:.0%} of it. Give more steps or, where these do not help, another baseline; see "
+        "Explanation.diagnostics."
+    )
+    trace.check_later((gap.abs() > _WORTH_TELLING * change.abs().clamp_min(1e-4)).any(), lambda: warn(words))
 
 
 def quadrature(rule: Rule, steps: int) -> tuple[list[float], list[float]]:

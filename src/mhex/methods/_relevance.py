@@ -39,29 +39,35 @@ def read_relevance(trace: Trace, y: Tensor, strict: bool, max_gap: float, signed
     tokens = bool(trace.blocks and trace.blocks[0].shows("block_input"))
     at = trace.blocks[0].site("block_input") if tokens else trace.input
     (relevance,) = trace.relevance(y, at, signed=signed)
-    if not bool(relevance.isfinite().flatten(1).all(1).any()):
-        reason = "relevance grows beyond all numbers on the way, divided by sums of the model that are near 0"
-        raise UnsupportedModelError(
-            f"Expected relevance that stays finite, but {reason}; take positive contributions alone (lrp with "
-            "rule='alphabeta'), or conservative-lrp.",
-            reason,
-        )
+    trace.check_later(~relevance.isfinite().flatten(1).all(1).any(), _refuse_infinity)
     check_gap(trace, strict, max_gap)
     return relevance.sum(1) if not tokens and trace.batch.modality == "image" else relevance.sum(-1)
+
+
+def _refuse_infinity() -> None:
+    reason = "relevance grows beyond all numbers on the way, divided by sums of the model that are near 0"
+    raise UnsupportedModelError(
+        f"Expected relevance that stays finite, but {reason}; take positive contributions alone (lrp with "
+        "rule='alphabeta'), or conservative-lrp.",
+        reason,
+    )
 
 
 def check_gap(trace: Trace, strict: bool, max_gap: float) -> None:
     """Tell of a result whose relevance was lost or made on the way, or refuse it if the user is strict."""
     check_number("max_gap", max_gap)
-    gap = float(trace.diagnostics["conservation_gap"].max())
-    loss = f"{gap:.3g} times the relevance was lost or made on the way, besides what biases took"
-    if strict and not gap <= max_gap:
-        raise CaptureError(
-            f"Expected relevance to be conserved up to {max_gap:g} of it, but {loss}; leave strict out, or allow more "
-            "with max_gap=."
-        )
-    if not gap <= max(_WORTH_TELLING, max_gap):
+    gap = trace.diagnostics["conservation_gap"].max()
+
+    def react() -> None:
+        loss = f"{float(gap):.3g} times the relevance was lost or made on the way, besides what biases took"
+        if strict:
+            raise CaptureError(
+                f"Expected relevance to be conserved up to {max_gap:g} of it, but {loss}; leave strict out, or allow "
+                "more with max_gap=."
+            )
         warn(f"For some sample {loss}, so its map says little; see Explanation.diagnostics.")
+
+    trace.check_later(~(gap <= (max_gap if strict else max(_WORTH_TELLING, max_gap))), react)
 
 
 def attention_relevance(block: BlockTrace, z_relevance: Tensor, epsilon: float, rows: slice = slice(None)) -> Tensor:

@@ -1,5 +1,6 @@
 """Small parts that many methods share: tensors without a graph, sums that cancel, and rows through attention."""
 
+import torch
 from torch import Tensor
 
 from mhex.capture import Trace, full
@@ -22,13 +23,14 @@ def tell_cancelled(trace: Trace, method: str, scores: Tensor, sizes: Tensor) -> 
     """
     rows = zip(scores.unbind(1), sizes.unbind(1), strict=True)
     sums = [(trace.place(row).abs().flatten(1).sum(1), trace.place(size).flatten(1).sum(1)) for row, size in rows]
-    if any(bool(((total <= _CANCELLED * size) & (size > 0)).any()) for total, size in sums):
-        warn(
-            f"The scores of {method} are next to nothing but rounding: for some sample the terms that each score adds "
-            f"up cancel to less than {_CANCELLED:.1%} of their size. So it is where embeddings or tokens enter a layer "
-            "norm directly, as in DeBERTa: it notices neither their mean nor their length. Take 'occlusion' or 'shap', "
-            "which hide words or patches, or 'conservative-lrp', which takes the scale of a norm as fixed."
-        )
+    cancelled = torch.stack([((total <= _CANCELLED * size) & (size > 0)).any() for total, size in sums]).any()
+    words = (
+        f"The scores of {method} are next to nothing but rounding: for some sample the terms that each score adds "
+        f"up cancel to less than {_CANCELLED:.1%} of their size. So it is where embeddings or tokens enter a layer "
+        "norm directly, as in DeBERTa: it notices neither their mean nor their length. Take 'occlusion' or 'shap', "
+        "which hide words or patches, or 'conservative-lrp', which takes the scale of a norm as fixed."
+    )
+    trace.check_later(cancelled, lambda: warn(words))
 
 
 def through_heads(row: Tensor, matrices: Tensor) -> Tensor:

@@ -105,10 +105,14 @@ def lrp(
     """
     # Positive contributions speak for the class whatever the sign of its score.
     scores = read_relevance(trace, y, strict, max_gap, signed=rule != "alphabeta" and compat is None)
-    share = float((trace.diagnostics["lost_to_biases"] / trace.diagnostics["relevance_in"]).abs().max())
-    if share > _MUCH and compat is None:
-        warn(
-            f"For some sample biases and other constants of the model took {share:.3g} times the relevance that there "
-            "was, and what is left cancels: its map says little. conservative-lrp and attnlrp hold up better."
-        )
+    share = (trace.diagnostics["lost_to_biases"] / trace.diagnostics["relevance_in"]).abs().max()
+    if compat is None:
+        trace.check_later(share > _MUCH, lambda: _tell_of_biases(float(share)))
     return scores
+
+
+def _tell_of_biases(share: float) -> None:
+    warn(
+        f"For some sample biases and other constants of the model took {share:.3g} times the relevance that there "
+        "was, and what is left cancels: its map says little. conservative-lrp and attnlrp hold up better."
+    )

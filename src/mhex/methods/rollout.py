@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from mhex.capture import Needs, Trace
+from mhex.capture.attention import EVERY
 from mhex.errors import ArgumentError
 from mhex.methods._shared import beyond_skips, through_heads
 from mhex.registry import register
@@ -41,9 +42,10 @@ def rollout(trace: Trace, *, start_block: int = 1, head_fusion: Fusion = "mean",
     if not isinstance(discard_ratio, (int, float)) or not 0 <= discard_ratio < 1:
         raise ArgumentError(f"Expected discard_ratio from 0 to below 1, but got {discard_ratio!r}.")
     row = share = trace.readout
+    rows = trace.read_rows  # other rows of the last attention are not read
     for block in reversed(trace.blocks_from(start_block)):
         if head_fusion == "mean" and not discard_ratio:
-            row, share = (through_heads(row, block.attention()) + row) / 2, share / 2
+            row, share, rows = (through_heads(row[:, rows], block.attention(rows)) + row) / 2, share / 2, EVERY
             continue
         fused = _FUSIONS[head_fusion](block.attention(), 1)
         matrix = (_discard(fused, trace.real, discard_ratio) + torch.eye(fused.shape[-1]).to(fused)) / 2

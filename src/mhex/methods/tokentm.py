@@ -14,6 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mhex.capture import Anatomy, BlockTrace, Needs, Trace
+from mhex.capture.attention import EVERY
+from mhex.capture.precision import wide_matmul
 from mhex.methods._shared import beyond_skips, detach_float32, through_heads
 from mhex.registry import register
 
@@ -76,17 +78,20 @@ def tokentm(
     mixing, changing, lengths = trace.once("weights", lambda: _transformation_weights(trace, settings, value_bias, ffn))
     z_gradients = trace.gradient(y, *(block.z for block in trace.blocks))
     row = share = trace.readout  # share: by skip connections alone
+    rows = trace.read_rows  # other rows of the last attention are not read
     for number in reversed(range(len(trace.blocks))):
         block = trace.blocks[number]
         if changing is not None:
             row, share = row * (1 + changing[number]), share * (1 + changing[number])
-        weighted = block.attention_gradient(z_gradients[number]).clamp_(min=0).mul_(block.attention())
+        gradient = block.attention_gradient(z_gradients[number][:, :, rows])
+        weighted, read = gradient.clamp_(min=0).mul_(block.attention(rows)), row[:, rows]
+        rows = EVERY
         if mixing is None:
-            row = row + through_heads(row, weighted)
+            row = row + through_heads(read, weighted)
         elif heads == "folded":
-            row = row + through_heads(row, weighted) * mixing[number]
+            row = row + through_heads(read, weighted) * mixing[number]
         else:
-            row = row + ((row[:, None, None] @ weighted)[:, :, 0] * mixing[number]).mean(1)
+            row = row + ((read[:, None, None] @ weighted)[:, :, 0] * mixing[number]).mean(1)
         huge = row.amax(1, keepdim=True) > 2.0**60
         row, share = (torch.where(huge, x * 2.0**-60, x) for x in (row, share))  # the scale says nothing
     row = beyond_skips(trace, row, share)
@@ -122,14 +127,17 @@ def _through_attention(block: BlockTrace, chosen: Mapping[str, str], with_bias: 
     assert value is not None  # both are checked before the pass
     assert projection is not None
     token = detach_float32(block.site("tokens" if chosen["reference"] == "normed" else "block_input"))
-    values = detach_float32(block.attention_record.values())  # (B, H, N, d)
+    values = block.attention_record.values()  # (B, H, N, d)
     output = projection()[0].to(values)  # (D, H d)
     if block.block.attention_scale is not None:
         output = output * block.block.attention_scale.to(values)[:, None]
     bias = value()[1]
     bias = values.new_zeros(output.shape[1]) if bias is None or with_bias else bias.to(values)
     if chosen["heads"] == "folded":
-        return _measures(token, F.linear(values.transpose(1, 2).flatten(2), output, -(output @ bias)))
+        joined = values.transpose(1, 2).flatten(2)  # (B, N, H d)
+        changed = wide_matmul(joined.flatten(0, 1)[None, None], output[None, None])[0, 0].view(*joined.shape[:2], -1)
+        return _measures(token, changed - detach_float32(output) @ detach_float32(bias))
+    values, output, bias = map(detach_float32, (values, output, bias))
     heads = values.shape[1]
     parts = zip(values.unbind(1), output.chunk(heads, 1), bias.chunk(heads), strict=True)
     return torch.stack([_measures(token, F.linear(v, part, -(part @ b))) for v, part, b in parts], 2)

@@ -31,12 +31,14 @@ from mhex.capture.operations import (
     tensors_in,
     writes,
 )
+from mhex.capture.precision import ambient_precision, precision
 from mhex.errors import CaptureError, UnsupportedModelError
 
 Rule = Callable[..., Any]
 Operation = Callable[..., Tensor]
 Back = Callable[[Tensor, Tensor], Sequence[Tensor | None]]
 _NUMBERS = frozenset((Tensor.item, Tensor.__float__, Tensor.__int__, Tensor.__index__))
+_HALF = (torch.float16, torch.bfloat16)
 _USES = "_mhex_uses"  # an attribute of the tensors of a pass
 _PASSING = frozenset(("layer_norm", "rms_norm", "group_norm", "softmax", "attention"))
 _WRITTEN_OUT = ("transformers.activations", "timm.layers.activations")  # their GELUs may be made of small operations
@@ -51,13 +53,13 @@ class Composite:
     rules: Mapping[str, Rule] = field(default_factory=dict)
     partial: bool = False  # True if operations without a rule are meant to keep their gradient
 
+    @property
+    def needs_float32(self) -> bool:
+        """True where half precision is too coarse, because relevance is divided by sums near 0."""
+        return self.flow == "relevance"
+
     def begin(self, model: nn.Module, size: int) -> Flow:
-        """The state of a pass of a model over a batch of `size` samples; half precision is too coarse for relevance."""
-        half = {p.dtype for p in model.parameters()} & {torch.float16, torch.bfloat16}
-        if self.flow == "relevance" and half:
-            name = str(half.pop()).removeprefix("torch.")
-            reason = f"relevance is divided by sums near 0, for which {name} is too coarse"
-            raise UnsupportedModelError(f"Expected a model in float32, because {reason}; give model.float().", reason)
+        """The state of a pass of a model over a batch of `size` samples."""
         written_out = [m for m in model.modules() if type(m).__module__ in _WRITTEN_OUT and "GELU" in type(m).__name__]
         return Flow(self, size, written_out)
 
@@ -142,6 +144,8 @@ class Flow:
         """Numbers of the tokens that a backward pass has reached, where they are few, as before the last attention."""
         if self.everywhere or self.sequence_first or carried.dim() != 3 or len(carried) != self.size:
             return None
+        if not carried.is_cpu:  # waiting for the answer would take longer
+            return None
         tokens = carried.any(-1).any(0)
         self.everywhere = 2 * int(tokens.sum()) > len(tokens)
         return None if self.everywhere else tokens.nonzero()[:, 0]
@@ -168,6 +172,8 @@ class Flow:
         """What stands where the model calls `function`."""
         if self.inside:
             return function(*args, **kwargs)
+        if self.composite.needs_float32:
+            args, kwargs = tuple(map(_widened, args)), {name: _widened(value) for name, value in kwargs.items()}
         if function in _NUMBERS:  # torch warns of numbers that are read out of a graph
             return function(self.current(args[0]).detach())
         if self.composite.partial:
@@ -328,7 +334,13 @@ class Flow:
             )
 
     def propagate(
-        self, y: Tensor, sources: Sequence[Tensor | None], tensors: tuple[Tensor, ...], carry: Carry, signed: bool
+        self,
+        y: Tensor,
+        sources: Sequence[Tensor | None],
+        tensors: tuple[Tensor, ...],
+        carry: Carry,
+        signed: bool,
+        of_class: bool,
     ) -> tuple[list[Tensor], dict[str, Tensor]]:
         """Relevance of kept tensors, and the books of the first one.
 
@@ -337,7 +349,8 @@ class Flow:
         speak for the class. Shares of both signs are handed down one after the other, because sums are renormalised.
 
         `y` is one score per sample, (B,); `sources` are what relevance may start from: the outputs, or for concepts the
-        latent vector. `carry` hands what a tensor starts with to others. Without `signed`, shares are absolute.
+        latent vector. `carry` hands what a tensor starts with to others. Without `signed`, shares are absolute. A score
+        `of_class` is one logit, whose share has one sign.
         """
         source, start = _start(y, sources)
         self.settle()
@@ -356,7 +369,8 @@ class Flow:
         above, below = start.clamp_min(0), -start.clamp_max(0)
         first = _per_sample(above.flatten(1).any(1), start)
         passes = ((torch.where(first, above, below), torch.where(first, 1, -1)), (below * first, -first.int()))
-        needed = torch.stack([part.any() for part, _ in passes]).tolist()  # one wait for the device
+        # Otherwise one wait for the device.
+        needed = [True, False] if of_class else torch.stack([part.any() for part, _ in passes]).tolist()
         for (part, sign), is_needed in zip(passes, needed, strict=True):
             if not is_needed:
                 continue
@@ -399,6 +413,18 @@ def _books(start: Tensor, relevance: Tensor, lost: Tensor | None) -> dict[str, T
     return {"relevance_in": started, "relevance_out": arrived, "lost_to_biases": absorbed, "conservation_gap": gap}
 
 
+def _widened(value: Any) -> Any:
+    """An argument with all tensors of half precision in float32."""
+    if isinstance(value, Tensor):
+        if value.dtype not in _HALF:
+            return value
+        # Who asks whether a tensor is learned is told so.
+        return nn.Parameter(value.float(), False) if isinstance(value, nn.Parameter) else value.float()
+    if isinstance(value, (list, tuple)) and any(isinstance(item, Tensor) and item.dtype in _HALF for item in value):
+        return type(value)(map(_widened, value))
+    return value
+
+
 def _by_position(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Tensors that were given by name, at their position; axes by the name that torch has for them."""
     options = dict(kwargs)
@@ -424,14 +450,15 @@ class Node(torch.autograd.Function):
     def forward(ctx: Any, flow: Any, compute: Callable[[], Tensor], back: Back, *inputs: Tensor) -> Tensor:
         value = compute()
         ctx.flow, ctx.back = flow, back
-        ctx.layout = flow.turned, flow.straightened
+        ctx.layout, ctx.precision = (flow.turned, flow.straightened), ambient_precision()
         ctx.value = value.detach()  # a second tensor, so that the node does not hold itself
         return value
 
     @staticmethod
     def backward(ctx: Any, *carried: Tensor) -> tuple[Tensor | None, ...]:
         ctx.flow.turned, ctx.flow.straightened = ctx.layout
-        return (None, None, None, *ctx.back(carried[0], ctx.value))
+        with precision(ctx.precision):  # the same as on the way forward
+            return (None, None, None, *ctx.back(carried[0], ctx.value))
 
 
 def note_uses(inputs: Iterable[Any]) -> None:
@@ -482,7 +509,7 @@ def divide(number: Tensor, by: Tensor, epsilon: float) -> Tensor:
     """`number / (by + epsilon sgn(by))` with `sgn(0) = 1`; without epsilon, 0 where the divisor is 0."""
     if epsilon == 0:
         return (number / by).masked_fill_(by == 0, 0.0)
-    stable = torch.copysign(by.new_tensor(epsilon), by).add_(by)
+    stable = torch.copysign(torch.full((), epsilon, dtype=by.dtype, device=by.device), by).add_(by)
     return torch.div(number, stable, out=stable)
 
 

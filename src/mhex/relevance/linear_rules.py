@@ -36,15 +36,35 @@ class Affine:
         """`W x`, plus a bias if one is given."""
         if self.geometry is None:
             return F.linear(x, weight, bias)
-        return torch.convolution(x, weight, bias, *self.geometry)
+        bias = None if bias is None else bias.to(x.dtype)  # autocast does not know this function
+        return torch.convolution(x, weight.to(x.dtype), bias, *self.geometry)
 
     def transposed(self, s: Tensor, weight: Tensor) -> Tensor:
         """`W^T s`, of the shape of `x`."""
         if self.geometry is None:
             return s @ weight
+        if self._cuts_patches:
+            return self._patches_back(s, weight)
         needed = [True, False, False]  # gradients of x, weight and bias
-        back: Tensor = torch.ops.aten.convolution_backward(s, self.x, weight, None, *self.geometry, needed)[0]
+        x, weight = self.x.to(s.dtype), weight.to(s.dtype)
+        back: Tensor = torch.ops.aten.convolution_backward(s, x, weight, None, *self.geometry, needed)[0]
         return back
+
+    @property
+    def _cuts_patches(self) -> bool:
+        """Whether it is a convolution of patches side by side, as at the entrance of a Vision Transformer."""
+        if self.geometry is None or self.weight.dim() != 4:
+            return False
+        stride, padding, dilation, _, _, groups = self.geometry
+        rows, columns = self.weight.shape[2:]
+        whole = rows * columns > 1 and self.x.shape[2] % rows == 0 and self.x.shape[3] % columns == 0
+        return whole and groups == 1 and list(stride) == [rows, columns] and padding == [0, 0] and dilation == [1, 1]
+
+    def _patches_back(self, s: Tensor, weight: Tensor) -> Tensor:
+        """`W^T s` of such a convolution: a matrix product, whose rows are patches."""
+        patches: Tensor = s.movedim(1, -1) @ weight.to(s.dtype).flatten(1)
+        pixels = patches.view(*patches.shape[:3], *weight.shape[1:])
+        return pixels.permute(0, 3, 1, 4, 2, 5).reshape(self.x.shape)
 
     def magnitude(self, factor: float, offset: float) -> Tensor:
         """`factor (sum_i |z_ij| + |b_j|) + offset`, of the shape of `y`; a new tensor."""
@@ -87,8 +107,8 @@ class Affine:
 
     @cached_property
     def both_signs(self) -> bool:
-        """False if a convolution follows a ReLU. Linear layers are not looked at: a GPU would have to be waited for."""
-        return self.geometry is None or bool((self.x < 0).any())
+        """False if a convolution follows a ReLU. Other layers are not looked at: a GPU would have to be waited for."""
+        return self.geometry is None or self._cuts_patches or bool((self.x < 0).any())
 
     def absorbed(self, s: Tensor, bias: Tensor) -> Tensor:
         """`sum_j s_j b_j`, with one number for every sample and window or token."""
@@ -236,10 +256,14 @@ class Gamma(Shares):
     epsilon: float = 1e-6
 
     def hand_down(self, flow: Flow, layer: Affine, carried: Tensor, y: Tensor) -> Tensor:
-        half, x = self.gamma / 2, layer.x
-        total = layer.magnitude(half, self.epsilon).add_(y.abs(), alpha=1 + half)
-        s = divide(flow.incoming(carried, y), total, 0.0) if self.epsilon == 0 else flow.incoming(carried, y).div(total)
-        signed = torch.copysign(y.new_ones(()), y).mul_(s)
+        half, x, size = self.gamma / 2, layer.x, y.abs()
+        total = layer.magnitude(half, self.epsilon).add_(size, alpha=1 + half)
+        if flow.relevance:
+            s = divide(carried, total, 0.0) if self.epsilon == 0 else carried / total
+            signed = torch.copysign(y.new_ones(()), y).mul_(s)
+        else:  # relevance is `carried y`
+            share = divide(carried, total, 0.0) if self.epsilon == 0 else carried / total
+            s, signed = share * y, share.mul_(size)
         if layer.bias is not None:
             flow.lose(layer.absorbed(signed, layer.bias * (1 + half)) + layer.absorbed(s, layer.bias.abs() * half))
         # Factors are on weights, which are fewer than activations.
@@ -341,7 +365,7 @@ def _ruled(flow: Flow, layer: Affine, choose: Callable[[], Shares], compute: Cal
         if tokens is None:
             return [handed]
         every = torch.zeros_like(layer.x)
-        every[:, tokens] = handed
+        every[:, tokens] = handed.to(every.dtype)
         return [every]
 
     return flow.node(compute, back, layer.x)
@@ -352,6 +376,8 @@ def _reached_outputs(carried: Tensor) -> slice | Tensor | None:
 
     It does not reach queries and keys of constant attention.
     """
+    if not carried.is_cpu:  # waiting for the answer would take longer
+        return None
     rows = carried.flatten(0, -2)
     if 2 * int(rows[:_LOOK].any(0).sum()) >= rows.shape[1]:  # a look at some of them saves the rest
         return None

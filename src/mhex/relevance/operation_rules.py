@@ -182,7 +182,19 @@ class Sum:
         if len(self.places) != 1:
             return False
         mask = self.terms[1 - self.places[0]]
-        return isinstance(mask, Tensor) and bool(((mask == 0) | (mask <= _MASKED)).all())
+        if not isinstance(mask, Tensor) or isinstance(mask, nn.Parameter):  # masks are not learned
+            return False
+        logits = self.inputs[0].shape
+        if len(logits) < 3 or (len(logits) == 3 and logits[1] != logits[2]):  # tokens, not pairs of them
+            return False
+        return bool(((mask == 0) | (mask <= _MASKED)).all())
+
+
+def _constant(term: Any, like: Tensor) -> Tensor:
+    """A term of a sum as a tensor of the kind of another."""
+    if isinstance(term, Tensor):
+        return term.to(like)
+    return torch.full((), term, dtype=like.dtype, device=like.device)
 
 
 def plain_sum(flow: Flow, operation: Operation, *args: Any, **kwargs: Any) -> Any:
@@ -213,7 +225,7 @@ def summed(split: Split) -> Rule:
             if call.is_masking:
                 return [carried.sum_to_size(call.inputs[0].shape)]
             pairs = zip(call.terms, call.factors, strict=True)
-            values = [torch.as_tensor(term, dtype=y.dtype, device=y.device).detach() * factor for term, factor in pairs]
+            values = [_constant(term, y).detach() * factor for term, factor in pairs]
             parts = split(flow, [value.expand_as(y) for value in values], carried, y)
             for place, part in enumerate(parts):
                 if place not in call.places:
@@ -348,7 +360,9 @@ def constant_attention(flow: Flow, operation: Operation, q: Tensor, k: Tensor, v
     """Gradient flow: attention probabilities are constants, and relevance flows to the values alone."""
     if not v.requires_grad:
         return operation(q.detach(), k.detach(), v, **kwargs)
-    record = as_record(q, k, v, **kwargs)
+    if kwargs.get("attn_mask") is None and not kwargs.get("is_causal"):  # the kernel's own gradient is the rule
+        return operation(q.detach(), k.detach(), v, **kwargs)
+    record = as_record(q, k, v, **kwargs)  # queries that may attend to nothing have no probabilities
 
     def back(carried: Tensor, z: Tensor) -> list[Tensor]:
         return [grouped(record.probabilities().to(z.dtype).mT @ carried, v)]

@@ -52,6 +52,7 @@ _HF_READOUTS: dict[str, Readout] = {  # where it is not the class token
 _HF_TEXT = ("Bert", "Roberta", "DistilBert")
 # Modules of blocks by the names that they have had in several versions.
 _VISION_PARTS = {
+    "attention": ("attention",),
     "norm1": ("layernorm_before", "norm1"),
     "attention_output": ("attention",),
     "mlp_input": ("mlp", "intermediate"),
@@ -61,6 +62,7 @@ _VISION_PARTS = {
     "output_projection": ("attention.o_proj", "attention.output.dense"),
 }
 _TEXT_PARTS = {
+    "attention": ("attention.self", "attention"),
     "attention_output": ("attention.output.dense", "attention.out_lin"),
     "mlp_input": ("intermediate", "ffn"),
     "mlp_output": ("output.dense", "ffn"),
@@ -69,6 +71,7 @@ _TEXT_PARTS = {
     "output_projection": ("attention.output.dense", "attention.out_lin"),
 }
 _TORCHVISION_PARTS = {
+    "attention": ("self_attention",),
     "norm1": ("ln_1",),
     "attention_output": ("self_attention",),  # `out_proj` is never called as a module: only its weight is used
     "mlp_input": ("mlp",),
@@ -172,6 +175,7 @@ def _timm_block(module: nn.Module) -> Block:
             projections["output_projection"] = linear_rows(projection)
     return Block(
         module=module,
+        attention=attention if is_stock(module, "timm.", "forward") else None,
         norm1=norm1 or getattr(module, "in_norm", None),  # blocks with attention and MLP side by side
         attention_output=attention,
         mlp_input=mlp,

@@ -1,6 +1,7 @@
 """Any model: one of no known family is watched in a forward pass to see where its features and attention are."""
 
 import itertools
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,9 @@ from mhex.capture.anatomy import Anatomy, Block, FeatureLayer, Layout, guests, l
 from mhex.capture.batch import Batch
 from mhex.capture.guard import model_failures, name_of_class, untouched
 from mhex.capture.hooks import FunctionTap
+from mhex.capture.inventory import inventory_of
 from mhex.capture.outputs import find_scores, read_logits
+from mhex.capture.precision import user_precision
 from mhex.capture.threads import of_this_thread
 from mhex.errors import ArgumentError, UnsupportedModelError
 
@@ -41,16 +44,35 @@ def find_anatomy(model: nn.Module, batch: Batch, attention: bool = True) -> Anat
 
     Unless `attention` will be read, an unknown model keeps its own kernel in that pass.
     """
-    anatomy = known_anatomy(model) or generic_anatomy(model, batch, attention)
+    inventory = inventory_of(model)
+    unmasked = batch.kwargs.get("input_ids") is not None and batch.mask_id is None and batch.pad_id is None
+
+    def complete(anatomy: Anatomy) -> Anatomy:
+        return _with_traits(anatomy, inventory.modules(model), unmasked)
+
+    known = inventory.fact("family", lambda: known_anatomy(model))
+    if known is not None:
+        anatomy = inventory.fact(("anatomy", unmasked), lambda: complete(known))
+    else:
+        tensors: dict[Any, Any] = {**dict(enumerate(batch.args)), **batch.kwargs}
+        shapes = [(name, x.shape[1:], x.dtype) for name, x in tensors.items() if isinstance(x, Tensor)]
+        anatomy = inventory.fact(
+            ("anatomy", unmasked, attention, batch.modality, *shapes),
+            lambda: complete(generic_anatomy(model, batch, attention)),
+            lambda anatomy: model not in (anatomy.head, anatomy.embedding, getattr(anatomy.features, "module", None)),
+        )
     if anatomy.modality != batch.modality:
         raise ArgumentError(
             f"Expected {anatomy.modality} inputs for this {anatomy.family}, but got {batch.modality} inputs."
         )
-    modules = list(model.modules())
+    return anatomy
+
+
+def _with_traits(anatomy: Anatomy, modules: Sequence[nn.Module], unmasked: bool) -> Anatomy:
+    """The anatomy with what its modules say of themselves; texts are `unmasked` if no token of theirs hides another."""
     names = {"activation": _smooth, "opaque": _scripted, "cuts_gradient": _quantised, "own_code": _unknown}
     traits: dict[str, Any] = {trait: next(filter(None, map(name, modules)), "") for trait, name in names.items()}
-    known = (batch.mask_id, batch.pad_id, getattr(anatomy.embedding, "padding_idx", None))
-    no_mask = batch.kwargs.get("input_ids") is not None and all(number is None for number in known)
+    no_mask = unmasked and getattr(anatomy.embedding, "padding_idx", None) is None
     return replace(anatomy, heads=len(guests(modules)), no_mask=no_mask, **traits)
 
 
@@ -139,6 +161,7 @@ class _Probe:
                 stack.callback(module.register_forward_hook(of_this_thread(self._leave)).remove)
             stack.enter_context(torch.no_grad())
             stack.enter_context(FunctionTap(self._attend))
+            stack.enter_context(user_precision())
             output = self.model(*self.batch.args, **self.batch.kwargs)
         try:
             read_logits(output)

@@ -1,0 +1,204 @@
+"""What methods cost on a GPU, prepared once and called batch after batch, in the precisions that people use.
+
+For each model, precision and batch size: F is a plain forward pass, F + B a forward pass and the gradient of a score
+with respect to the input, weights frozen; then every method through `mhex.Explainer`, and captum where it does the same
+work. Times are wall times in milliseconds of single calls, each waited for; kernels are what the profiler sees the GPU
+do; waits are the points at which the host waits for the device, the one at the end of each timed call included.
+
+    python benchmarks/speed_gpu.py [--models vit_base_patch16_224 resnet50] [--batches 1 8 64 256] [--out rows.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
+
+import mhex
+from mhex.methods import all_methods
+
+Job = Callable[[], Any]
+PRECISIONS = ("float32", "autocast", "bfloat16")
+WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
+
+
+def precision_of(name: str) -> AbstractContextManager[Any]:
+    """What calls are made under."""
+    return torch.autocast("cuda", torch.bfloat16) if name == "autocast" else nullcontext()
+
+
+def timed(job: Job, seconds: float) -> float:
+    """Median wall time of a call in milliseconds, each waited for."""
+    for _ in range(4):  # recorded by then
+        job()
+    times: list[float] = []
+    until = time.perf_counter() + seconds
+    while len(times) < 5 or (time.perf_counter() < until and len(times) < 100):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        job()
+        torch.cuda.synchronize()
+        times.append(1e3 * (time.perf_counter() - start))
+    return statistics.median(times)
+
+
+def seen(job: Job) -> tuple[float, int]:
+    """Milliseconds of kernels in one call, and how often the host waits for the device in it."""
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as trace:
+        job()
+    events = trace.events() or []
+    kernels = sum(
+        event.device_time_total for event in events if event.device_type == torch._C._autograd.DeviceType.CUDA
+    )
+    return kernels / 1e3, sum(event.name in WAITS for event in events)
+
+
+def peak(job: Job) -> float:
+    """The most memory of a call above what was allocated before, in MB."""
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    job()
+    return (torch.cuda.max_memory_allocated() - before) / 2**20
+
+
+def own_passes(model: nn.Module, x: Tensor, precision: str) -> dict[str, Job]:
+    """F and F + B."""
+
+    def forward() -> None:
+        with torch.no_grad(), precision_of(precision):
+            model(x)
+
+    def both() -> None:
+        leaf = x.detach().requires_grad_()
+        with precision_of(precision):
+            y = model(leaf).float().amax(1).sum()
+        torch.autograd.grad(y, leaf)
+
+    return {"F": forward, "F+B": both}
+
+
+def captum_peers(model: nn.Module, x: Tensor, precision: str) -> dict[str, Job]:
+    """Captum's Grad-CAM of the last stage and gradient times input, for a class."""
+    if find_spec("captum") is None:
+        return {}
+    from captum.attr import InputXGradient, LayerGradCam
+
+    peers: dict[str, Job] = {}
+    jobs: dict[str, Any] = {"input-x-gradient": InputXGradient(model)}
+    stage: Any = getattr(model, "layer4", None)
+    if stage is not None:
+        jobs["gradcam"] = LayerGradCam(model, stage[-1])
+
+    def call(attribution: Any) -> None:
+        with precision_of(precision):
+            attribution.attribute(x.detach().clone().requires_grad_(), target=0)
+
+    for name, attribution in jobs.items():
+        peers[name] = partial(call, attribution)
+    return peers
+
+
+def rows_of(name: str, precision: str, batch: int, seconds: float, only: set[str]) -> list[dict[str, Any]]:
+    """One row per pass, method and peer."""
+    torch.manual_seed(0)
+    model = timm.create_model(name, num_classes=1000).cuda().eval()
+    if precision == "bfloat16":
+        model = model.bfloat16()
+    size = model.default_cfg["input_size"]
+    x = torch.randn(batch, *size, device="cuda", dtype=next(model.parameters()).dtype)
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    jobs = own_passes(model, x, precision)
+    explainers = {}
+    for method in all_methods().values():
+        if method.budget is None or method.budget[1] == "passes" or (only and method.name not in only):
+            continue
+        explainers[method.name] = mhex.Explainer(model, method.name)
+
+    def explain(explainer: mhex.Explainer) -> Any:
+        with precision_of(precision):
+            return explainer(x, 0)
+
+    head = {"model": name, "precision": precision, "batch": batch}
+    rows: list[dict[str, Any]] = []
+
+    def measure(label: str, job: Job, **facts: Any) -> None:
+        try:
+            wall, (kernels, waits), memory = timed(job, seconds), seen(job), peak(job)
+        except mhex.MhexError as error:
+            rows.append({**head, "job": label, "refused": str(error)[:120], **facts})
+            return
+        rows.append({**head, "job": label, "wall": wall, "kernels": kernels, "waits": waits, "memory": memory, **facts})
+
+    for label, job in jobs.items():
+        measure(label, job)
+    for label, explainer in explainers.items():
+        measure(label, partial(explain, explainer), budget=all_methods()[label].budget)
+        recordings = [p.recordings for p in explainer._preparations.values()]
+        rows[-1]["recorded"] = any(r.graphs for r in recordings)
+        rows[-1]["not recorded"] = "; ".join(reason[:160] for r in recordings for reason in r.refusals.values())
+        explainer.forget()
+    for label, job in captum_peers(model, x, precision).items():
+        if not only or label in only:
+            measure(f"captum {label}", job)
+    return rows
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Rows of one model, precision and batch size as Markdown."""
+    forward = next(row["wall"] for row in rows if row["job"] == "F")
+    both = next(row["wall"] for row in rows if row["job"] == "F+B")
+    lines = ["| method | ms | kernels | / F | / (F + B) | budget | waits | MB | recorded |", "|---" * 9 + "|"]
+    for row in rows:
+        if "wall" not in row:
+            lines.append(f"| {row['job']} | refused: {row['refused']} |")
+            continue
+        factor, unit = row.get("budget") or (None, "")
+        limit = "" if factor is None else f"{factor:g} {unit.replace('F+B', '(F + B)')}"
+        cost = row["wall"] / (forward if unit == "F" else both)
+        mark = " **over**" if factor is not None and cost > factor else ""
+        lines.append(
+            f"| {row['job']} | {row['wall']:.2f} | {row['kernels']:.2f} | {row['wall'] / forward:.2f} | "
+            f"{row['wall'] / both:.2f} | {limit}{mark} | {row['waits']} | {row['memory']:.0f} | "
+            f"{'yes' if row.get('recorded') else row.get('not recorded', '')} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure, print tables, and write rows if asked to."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", default=["vit_base_patch16_224", "resnet50"])
+    parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 64, 256])
+    parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=list(PRECISIONS))
+    parser.add_argument("--methods", nargs="+", default=[])
+    parser.add_argument("--seconds", type=float, default=0.3, help="time for each job")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    for model in arguments.models:
+        for precision in arguments.precisions:
+            for batch in arguments.batches:
+                part = rows_of(model, precision, batch, arguments.seconds, set(arguments.methods))
+                rows += part
+                print(f"\n### {model}, {precision}, batch {batch}\n\n{table(part)}", flush=True)
+                if arguments.out is not None:
+                    arguments.out.write_text(json.dumps(rows))
+
+
+if __name__ == "__main__":
+    main()

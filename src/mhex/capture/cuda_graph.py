@@ -1,0 +1,149 @@
+"""Recording work on a GPU: batches of the same shape repeat it as one CUDA graph, without the time of the host."""
+
+import threading
+import traceback
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
+
+from mhex.capture.anatomy import Guest
+from mhex.capture.batch import Batch
+from mhex.capture.guard import untouched
+from mhex.capture.inventory import HOOKS, Inventory
+from mhex.capture.precision import ambient_precision
+from mhex.capture.threads import THIS_THREAD
+
+T = TypeVar("T")
+Work = Callable[[dict[str, Tensor]], tuple[dict[str, Tensor], T]]
+_MOST = 4  # recordings of an explainer: each keeps the memory of a pass
+_BEFORE = 2  # batches of a shape that are explained before one is recorded
+_SYNC_MODES = ("default", "warn", "error")
+
+
+def tensors_of(batch: Batch) -> dict[str, Tensor]:
+    """Everything in a batch that differs from one to the next, by name."""
+    parts: dict[str, Any] = {f"args {place}": value for place, value in enumerate(batch.args)}
+    parts |= {f"kwargs {name}": value for name, value in batch.kwargs.items()}
+    parts |= {field.name: getattr(batch, field.name) for field in fields(batch)}
+    return {name: value for name, value in parts.items() if isinstance(value, Tensor)}
+
+
+def with_tensors(batch: Batch, tensors: Mapping[str, Tensor]) -> Batch:
+    """The same batch with these in the place of what `tensors_of` gives."""
+    changes: dict[str, Any] = {field.name: tensors[field.name] for field in fields(batch) if field.name in tensors}
+    changes["args"] = tuple(tensors.get(f"args {place}", value) for place, value in enumerate(batch.args))
+    changes["kwargs"] = {name: tensors.get(f"kwargs {name}", value) for name, value in batch.kwargs.items()}
+    return replace(batch, **changes)
+
+
+def settings_of_arithmetic() -> tuple[Hashable, ...]:
+    """Settings of the process that decide how a GPU computes, and so must be those of the recording."""
+    backends = torch.backends.cuda.matmul
+    tf32 = (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32, torch.backends.cudnn.enabled)
+    reduced = (backends.allow_bf16_reduced_precision_reduction, torch.are_deterministic_algorithms_enabled())
+    return *ambient_precision(), *tf32, *reduced
+
+
+def has_hooks(model: nn.Module, inventory: Inventory) -> bool:
+    """Whether hooks of the user's would not be called if a pass were replayed; those of heads need not be."""
+    if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks or any(inventory.hooks):
+        return True
+    hooks = (hook for name in HOOKS for hook in getattr(model, name).values())
+    return any(not isinstance(getattr(hook, "__self__", None), Guest) for hook in hooks)
+
+
+class Recording(Generic[T]):
+    """Work on tensors of one shape, recorded; calls copy their inputs in, replay, and copy the results out."""
+
+    def __init__(self, work: Work[T], inputs: Mapping[str, Tensor]) -> None:
+        self.inputs = {name: tensor.detach().clone() for name, tensor in inputs.items()}
+        self.graph = torch.cuda.CUDAGraph()
+        device = next(iter(self.inputs.values())).device
+        with _recording(), torch.cuda.device(device):
+            side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side), _no_waiting():
+                work(self.inputs)
+            torch.cuda.current_stream().wait_stream(side)
+            with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
+                self.outputs, self.facts = work(self.inputs)
+
+    def __call__(self, inputs: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], T]:
+        """Results for other inputs of the same shapes, and what else the work returned when it was recorded."""
+        for name, tensor in inputs.items():
+            self.inputs[name].copy_(tensor, non_blocking=True)
+        self.graph.replay()
+        return {name: tensor.clone() for name, tensor in self.outputs.items()}, self.facts
+
+
+class Recordings(Generic[T]):
+    """Recordings of one explainer, by what is the same in all calls of each."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.calls: Counter[Hashable] = Counter()
+        self.refusals: dict[Hashable, str] = {}  # why something was not recorded
+        self.graphs: dict[Hashable, Recording[T]] = {}
+        self.inventory: Inventory | None = None
+
+    def get(
+        self,
+        key: Hashable,
+        model: nn.Module,
+        inventory: Inventory,
+        work: Work[T],
+        inputs: Mapping[str, Tensor],
+    ) -> Recording[T] | None:
+        """The recording for a key, made if it is time for it; None if there is none."""
+        if inventory is not self.inventory:  # the model is another
+            self.clear()
+            self.inventory = inventory
+        if key in self.graphs or key in self.refusals:
+            return self.graphs.get(key)
+        self.calls[key] += 1
+        if self.calls[key] <= _BEFORE or len(self.graphs) >= _MOST:
+            return None
+        try:
+            with untouched(model):
+                self.graphs[key] = Recording(work, inputs)
+        except RuntimeError as error:  # the work waits for the device, or memory is short
+            if "capture" not in str(error) and "synchroniz" not in str(error) and not _is_memory(error):
+                raise
+            places = [frame for frame in traceback.extract_tb(error.__traceback__) if "mhex" in frame.filename]
+            self.refusals[key] = f"{str(error).splitlines()[0]}, {places[-1].name} ({places[-1].line})"
+        return self.graphs.get(key)
+
+    def clear(self) -> None:
+        """Forget everything, and give the memory back."""
+        for entries in (self.calls, self.refusals, self.graphs):
+            entries.clear()
+
+
+def _is_memory(error: RuntimeError) -> bool:
+    return isinstance(error, torch.OutOfMemoryError)
+
+
+@contextmanager
+def _recording() -> Iterator[None]:
+    THIS_THREAD.records = True
+    try:
+        yield
+    finally:
+        THIS_THREAD.records = False
+
+
+@contextmanager
+def _no_waiting() -> Iterator[None]:
+    """While open, an operation that would wait for the device is an error."""
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(_SYNC_MODES[before])

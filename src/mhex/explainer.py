@@ -1,0 +1,538 @@
+"""A method prepared for a model: what depends on the model and the options alone is checked once, not per batch."""
+
+import difflib
+import inspect
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, get_args
+
+import torch
+from torch import Tensor, nn
+
+from mhex._settings import check_seed
+from mhex.auto import AUTO, TABLE, has_concept, is_headless, kind_of
+from mhex.bundle import Bundle, as_bundle
+from mhex.capture import (
+    Anatomy,
+    FeatureLayer,
+    Needs,
+    Outputs,
+    Trace,
+    check_outputs,
+    find_anatomy,
+    full,
+    has_sigmoids,
+    name_of,
+    observe,
+    unwrap,
+)
+from mhex.capture.cuda_graph import (
+    Recordings,
+    has_hooks,
+    settings_of_arithmetic,
+    tensors_of,
+    with_tensors,
+)
+from mhex.capture.inventory import inventory_of
+from mhex.capture.operations import Rules
+from mhex.capture.threads import is_recording
+from mhex.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    CaptureError,
+    MhexError,
+    ModelInUseError,
+    NotFiniteError,
+    NotFiniteOutputError,
+    UnsupportedModelError,
+    unknown_name,
+    warn,
+)
+from mhex.explanation import Explanation
+from mhex.inputs import Prepared, check_image, prepare, with_window
+from mhex.inputs.prepared import finite
+from mhex.methods import get_method
+from mhex.registry import Method
+from mhex.targets import ResolvedTarget, Target, Task, names_of, no_target, probabilities, resolve_target, usual_task
+
+
+class Explainer:
+    """Explains batch after batch of one model by one method.
+
+    Options, names and the model's anatomy are checked and prepared once. A model that changes between two calls (other
+    modules, another device or dtype, heads attached) is noticed, and prepared for again. An explainer may be used by
+    several threads, holds no hook in the model between calls, and can be pickled where the model can.
+
+    Args:
+        model: As for `mhex.explain`, like everything else but the inputs and the target.
+        method: A name from `mhex.list_methods()`, or `"auto"`.
+        preprocess: From a PIL image to a tensor (C, H, W).
+        window: Values of photos that become black and white.
+        tokenizer: A Hugging Face tokenizer.
+        class_names: Names of the model's outputs.
+        task: `"classification"`, `"multi-label"` or `"regression"`.
+        outputs: `"logits"` or `"probabilities"`.
+        seed: For methods that draw random numbers.
+        progress: Draw progress bars for long work.
+        record: On a GPU, record the work for the third batch of a shape as a CUDA graph, which later batches of that
+            shape replay: small batches then take a fraction of the time. A recording keeps the memory of one pass.
+            Models with hooks, and methods of several passes, are never recorded. False for models whose forward does
+            something that a GPU does not see, such as counting its calls.
+        options: Options of the method.
+
+    Example:
+        >>> import torch, torchvision, mhex
+        >>> explainer = mhex.Explainer(torchvision.models.resnet18(), "gradcam")
+        >>> [tuple(explainer(batch).scores.shape) for batch in torch.rand(3, 2, 3, 64, 64)]
+        [(2, 2, 2), (2, 2, 2), (2, 2, 2)]
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | Bundle,
+        method: str = AUTO,
+        *,
+        preprocess: Callable[[Any], Tensor] | None = None,
+        window: tuple[float, float] | None = None,
+        tokenizer: Callable[..., Mapping[str, Any]] | None = None,
+        class_names: Sequence[str] | Mapping[int, str] | None = None,
+        task: Task | None = None,
+        outputs: Outputs | None = None,
+        seed: int = 0,
+        progress: bool = False,
+        record: bool = True,
+        **options: Any,
+    ) -> None:
+        bundle = as_bundle(model)
+        self.model = unwrap(bundle.model)
+        self.method = method
+        spec = None if method == AUTO else get_method(method)
+        _check_argument_names(options, spec)
+        if spec is None and options:
+            raise ArgumentError(
+                f"Expected a method beside the option {', '.join(map(repr, options))}, because options are those of "
+                "one method: name it with method=."
+            )
+        self.options = {} if spec is None else spec.check_options(options)
+        check_outputs(outputs)
+        if task is not None and task not in get_args(Task):
+            raise ArgumentError(f"Expected task {' or '.join(map(repr, get_args(Task)))}, but got {task!r}.")
+        self.preprocess, self.window = preprocess or bundle.preprocess, window
+        self.tokenizer = tokenizer or bundle.tokenizer
+        self.class_names = bundle.class_names if class_names is None else class_names
+        self.task, self.outputs, self.seed, self.progress = task, outputs, check_seed("seed", seed), progress
+        self.record = record
+        self._preparations: dict[Any, _Preparation] = {}
+
+    def __call__(self, inputs: Any, target: Target = None) -> Explanation:
+        """Explain a batch; inputs and target are those of `mhex.explain`."""
+        started = time.perf_counter()
+        spec = None if self.method == AUTO else get_method(self.method)
+        if spec is not None and spec.target == "class" and (callable(target) or has_concept(target)):
+            kind = "a concept" if has_concept(target) else "a function"
+            raise ArgumentError(
+                f"Method {spec.name!r} explains classes: expected a class number or name as target, but got {kind}."
+            )
+        with torch.inference_mode(False):
+            if not isinstance(inputs, Prepared):
+                reading = with_window(self.preprocess, self.window, inputs)
+                inputs = prepare(self.model, inputs, reading, self.tokenizer, check_later=True)
+            if spec is None:
+                explanation = self._explained_by_table(inputs, target)
+            else:
+                explanation = self._explained(spec, dict(self.options), inputs, target)
+        explanation.cost["seconds"] = time.perf_counter() - started
+        return explanation
+
+    def forget(self) -> None:
+        """Forget what was prepared and recorded, and give the memory of recordings back."""
+        self._preparations.clear()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_preparations": {}}
+
+    def _explained_by_table(self, prepared: Prepared, target: Target) -> Explanation:
+        """Explain by the first method of the model's row in the table that can."""
+        anatomy = find_anatomy(self.model, prepared.batch)
+        names = TABLE[kind_of(self.model, anatomy, target)]
+        reason = ""
+        for name in names:
+            spec = get_method(name)
+            try:
+                explanation = self._explained(spec, dict(spec.options), prepared, target)
+                break
+            except (UnsupportedModelError, CaptureError) as error:
+                if name == names[-1] or isinstance(error, (NotFiniteOutputError, ModelInUseError)):
+                    raise  # no other method would do better
+                why = error.reason if isinstance(error, UnsupportedModelError) else str(error)
+                reason = reason or f"{name!r} cannot explain this model: {why.rstrip('.')}"
+        if reason:
+            warn(f"method='auto' took {explanation.method!r}, because {reason}.")
+        return replace(explanation, auto=True)
+
+    def _explained(self, spec: Method, settings: dict[str, Any], prepared: Prepared, target: Target) -> Explanation:
+        """Explain by one method; the settings, all its options, are filled with what the pass decided."""
+        preparation = self._prepare(spec, settings, prepared, target)
+        answer = self._replayed(preparation, settings, prepared, target)
+        if answer is None:
+            answer = self._answer(preparation, settings, prepared, target)
+        answer.check(prepared)
+        return answer.explanation(prepared, self.seed)
+
+    def _prepare(self, spec: Method, settings: Mapping[str, Any], prepared: Prepared, target: Target) -> "_Preparation":
+        """What the method needs on this model, from an earlier call if the model and the kind of batch are the same."""
+        batch, classes = prepared.batch, not callable(target) and not has_concept(target)
+        anatomy = find_anatomy(self.model, batch, attention=spec.needs.blocks or spec.rules is not None)
+        if batch.modality == "image":
+            check_image(batch, anatomy)
+        key = (spec.name, classes, target is None, batch.tokens(anatomy))
+        preparation = self._preparations.get(key)
+        if preparation is None or preparation.found is not anatomy:
+            preparation = _prepared(self, spec, settings, anatomy, key[-1], target)
+            self._preparations[key] = preparation
+        return preparation
+
+    def _replayed(
+        self, preparation: "_Preparation", settings: dict[str, Any], prepared: Prepared, target: Target
+    ) -> "_Answer | None":
+        """The answer of a recorded pass; None where there is none."""
+        batch, model, template = prepared.batch, self.model, preparation.answers.get(prepared.batch.modality)
+        inventory = inventory_of(model, check=False)  # its anatomy was just asked for
+        if template is None or inventory.device.type != "cuda" or not self.record or has_hooks(model, inventory):
+            return None
+        inputs, resolved = tensors_of(batch), None
+        if target is not None and not (isinstance(target, str) and target.startswith("top")):
+            resolved = resolve_target(
+                target, template.logits[:1].expand(batch.size, -1), template.class_names, template.task
+            )
+            if resolved.index is None:
+                return None
+            inputs["target"] = resolved.index
+        shapes = tuple((name, tensor.shape, tensor.dtype) for name, tensor in inputs.items())
+        several = None if resolved is None else resolved.several
+        asked = str(target) if resolved is None else ""  # None, or "top5"
+        key = (shapes, several, asked, prepared.unchecked, *settings_of_arithmetic())
+
+        def work(tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], _Answer]:
+            index = tensors.get("target")
+            known = None if index is None or resolved is None else replace(resolved, index=index)
+            same = replace(prepared, batch=with_tensors(batch, tensors))
+            answer = self._answer(preparation, dict(settings), same, target, known)
+            return answer.tensors(), answer
+
+        recording = preparation.recordings.get(key, model, inventory, work, inputs)
+        if recording is None:
+            return None
+        tensors, answer = recording(inputs)
+        return answer.with_tensors(tensors)
+
+    def _answer(
+        self,
+        preparation: "_Preparation",
+        settings: dict[str, Any],
+        prepared: Prepared,
+        target: Target,
+        resolved: ResolvedTarget | None = None,
+    ) -> "_Answer":
+        """Run the model and the method once; a target may be resolved already."""
+        spec, anatomy, headless = preparation.spec, preparation.anatomy, preparation.headless
+        batch, model, bare = prepared.batch, self.model, preparation.bare
+        if "layer" in settings and anatomy.features is not None:
+            settings["layer"] = anatomy.features.name
+        read = "logits" if preparation.values or bare else self.outputs
+        with observe(model, anatomy, batch, preparation.needs, preparation.rules, self.progress, read) as trace:
+            trace.seed = self.seed
+            several = trace.sighting is not None and trace.sighting.multi_label
+            several = several or has_sigmoids(trace.anatomy.ending, trace.logits)
+            task = self.task or usual_task(model, several)
+            names = None if bare else names_of(model, self.class_names, trace.logits, task)
+            try:
+                if resolved is None:
+                    resolved = no_target(task) if headless else resolve_target(target, trace.logits, names, task)
+                trace.of_class = resolved.index is not None
+                for block in trace.blocks:
+                    block.targets = resolved.count
+                values = resolved.scores(trace.outcome).detach()
+                options = {name: value for name, value in settings.items() if name != "layer"}
+                scores, special = _scores(spec, trace, resolved, options)
+            except MhexError as error:
+                if prepared.unchecked:
+                    finite(batch.pixels, "images")
+                _check_outputs_finite(trace.logits, error)
+                raise
+            settings |= trace.chosen
+            if trace.anatomy.ending is not None:
+                settings["outputs"] = "probabilities"
+            answer = _Answer(
+                spec=spec,
+                settings=settings,
+                resolved=resolved,
+                scores=scores,
+                special=special,
+                logits=trace.logits.detach(),
+                values=None if headless else values,
+                layers=dict(trace.layers),
+                diagnostics=dict(trace.diagnostics),
+                signed=spec.signed if trace.signed is None else trace.signed,
+                task=task,
+                class_names=names,
+                bare=bare,
+                cost=dict(trace.cost),
+                flags=_flags(prepared, trace.logits.detach(), scores, [flag for flag, _ in trace.checks]),
+                reactions=[react for _, react in trace.checks],
+            )
+            known = read == "logits" or inventory_of(model).knows("returns logits")
+            if known and trace.cost["forwards"] <= _FEW and not trace.is_random and not is_recording():
+                preparation.answers[batch.modality] = answer.template()
+        return answer
+
+
+@dataclass(frozen=True)
+class _Preparation:
+    """What one method needs on one model, for one kind of target and length of inputs."""
+
+    spec: Method
+    found: Anatomy  # as it was found
+    anatomy: Anatomy  # with the layer that the user named
+    needs: Needs
+    rules: Rules | None
+    headless: bool  # no target, because the model has no classifier and the method looks at none
+    bare: bool  # the model ends in its latent vector
+    values: bool  # outputs are values, which are never probabilities
+    answers: dict[str, "_Answer"] = field(default_factory=dict)  # an earlier answer, of methods that can be recorded
+    recordings: "Recordings[_Answer]" = field(default_factory=Recordings)
+
+
+def _prepared(
+    explainer: Explainer,
+    spec: Method,
+    settings: Mapping[str, Any],
+    anatomy: Anatomy,
+    tokens: int | None,
+    target: Target,
+) -> _Preparation:
+    """Check a method, its settings and the kind of target against the anatomy of a model."""
+    model, found = explainer.model, anatomy
+    if (layer := settings.get("layer")) is not None:
+        anatomy = replace(anatomy, features=_layer(model, layer))
+    needs = spec.needs_with(settings, anatomy)
+    concept = has_concept(target)
+    spec.check_serves(anatomy, tokens, needs, classes=not callable(target) and not concept)
+    headless = not spec.class_specific and target is None and is_headless(model, anatomy)
+    if concept or headless:
+        needs = needs.with_latent()
+    elif "heads" not in needs.keep and not callable(target):
+        _check_classifier(model, anatomy, spec)
+    # The model ends in its latent vector; timm puts an identity in the place of a classifier left out.
+    lacks_classifier = anatomy.head is None or isinstance(anatomy.head, nn.Identity)
+    values = (explainer.task or usual_task(model, False)) == "regression"
+    if values and explainer.outputs == "probabilities":
+        raise ArgumentError("Expected probabilities, as outputs= says, but outputs of a regression are values.")
+    return _Preparation(
+        spec=spec,
+        found=found,
+        anatomy=anatomy,
+        needs=needs,
+        rules=None if spec.rules is None else spec.rules(settings, anatomy),
+        headless=headless,
+        bare=headless or (concept and lacks_classifier),
+        values=values,
+    )
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What one pass gave; tensors of targets have an axis K after that of samples."""
+
+    spec: Method
+    settings: dict[str, Any]
+    resolved: ResolvedTarget
+    scores: Tensor  # (B, K, ...)
+    special: Tensor | None  # scores of special tokens, (B, K, T)
+    logits: Tensor  # (B, C)
+    values: Tensor | None  # scores explained, (B, K)
+    layers: dict[str, Tensor]
+    diagnostics: dict[str, Tensor]
+    signed: bool
+    task: Task
+    class_names: list[str] | None
+    bare: bool
+    cost: dict[str, float]
+    flags: Tensor  # whether inputs, logits and scores are not finite, and the flags of the method's own checks
+    reactions: list[Callable[[], None]]  # what these checks do if their flag is true
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What differs from one batch to the next, by name."""
+        parts = {name: getattr(self, name) for name in ("scores", "special", "logits", "values", "flags")}
+        parts |= {f"layers {name}": layer for name, layer in self.layers.items()}
+        parts |= {f"diagnostics {name}": finding for name, finding in self.diagnostics.items()}
+        parts["index"] = self.resolved.index
+        return {name: tensor for name, tensor in parts.items() if tensor is not None}
+
+    def with_tensors(self, tensors: Mapping[str, Tensor]) -> "_Answer":
+        """The same with these in the place of what `tensors` gives."""
+        return replace(
+            self,
+            settings=dict(self.settings),
+            resolved=replace(self.resolved, index=tensors.get("index")),
+            scores=tensors["scores"],
+            special=tensors.get("special"),
+            logits=tensors["logits"],
+            values=tensors.get("values"),
+            layers={name: tensors[f"layers {name}"] for name in self.layers},
+            diagnostics={name: tensors[f"diagnostics {name}"] for name in self.diagnostics},
+            flags=tensors["flags"],
+        )
+
+    def template(self) -> "_Answer":
+        """The same without the tensors of the batch but one row of logits."""
+        few = self.logits[:1].clone()
+        return replace(self, scores=few, special=None, logits=few, values=None, layers={}, diagnostics={}, reactions=[])
+
+    def check(self, prepared: Prepared) -> None:
+        """Refuse inputs, logits and scores that are not finite, and do what the method's own checks ask for.
+
+        All are read together: it is the one place where the device is waited for.
+        """
+        flags = self.flags.tolist()
+        if flags[0]:
+            finite(prepared.batch.pixels, "images")
+        if flags[1]:
+            _check_outputs_finite(self.logits)
+        for flag, react in zip(flags[3:], self.reactions, strict=True):
+            if flag:
+                react()
+        if flags[2]:
+            bad = (~torch.isfinite(self.scores).flatten(1).all(1)).nonzero()[:, 0].tolist()
+            samples = f"{'sample' if len(bad) == 1 else 'samples'} {', '.join(map(str, bad))}"
+            raise NotFiniteError(
+                f"Method {self.spec.name!r} gave scores that are not finite on this model, for {samples} of this batch "
+                f"of {len(self.scores)}.",
+                self.scores[:, self._keep],
+            )
+
+    @property
+    def _keep(self) -> Any:
+        """What results keep of the axis of targets."""
+        return slice(None) if self.resolved.several else 0
+
+    def explanation(self, prepared: Prepared, seed: int) -> Explanation:
+        """The result, with what is needed to show it."""
+        batch, keep, index = prepared.batch, self._keep, self.resolved.index
+        no_shares = self.bare or self.task == "regression"
+        return Explanation(
+            scores=self.scores[:, keep],
+            target=None if index is None else index[:, keep],
+            logits=self.logits,
+            probabilities=None if no_shares else probabilities(self.logits, self.task == "multi-label"),
+            method=self.spec.name,
+            values=None if self.values is None else self.values[:, keep],
+            options=self.settings,
+            seed=seed,
+            signed=self.signed,
+            class_specific=self.spec.class_specific,
+            task=self.task,
+            named=list(self.resolved.names) or None,
+            modality=batch.modality,
+            size=(int(batch.pixels.shape[-2]), int(batch.pixels.shape[-1])) if batch.modality == "image" else None,
+            class_names=self.class_names,
+            pictures=prepared.pictures,
+            tokens=prepared.tokens,
+            words=prepared.words,
+            lengths=prepared.lengths,
+            ids=batch.kwargs.get("input_ids"),
+            real=batch.real,
+            special=None if self.special is None else self.special[:, keep],
+            scored=None if batch.special is None else ~batch.special,
+            layers={name: layer[:, keep] for name, layer in self.layers.items()},
+            diagnostics={name: finding[:, keep] for name, finding in self.diagnostics.items()},
+            cost=dict(self.cost),
+        )
+
+
+_FEW = 3  # passes of a method that can be recorded: it measures the read-out, or takes plain gradients too
+_ARGUMENTS = [name for name in inspect.signature(Explainer).parameters if name not in ("options", "self")]
+
+
+def _check_argument_names(options: Mapping[str, Any], spec: Method | None) -> None:
+    """Refuse an option that looks like a misspelled argument of `explain`."""
+    existing = {} if spec is None else spec.options
+    arguments = [*_ARGUMENTS, "inputs", "target"]
+    for name in options:
+        near = [] if name in existing else difflib.get_close_matches(name, [*existing, *arguments], n=1, cutoff=0.8)
+        if near and near[0] in arguments:
+            raise ArgumentError(f"mhex.explain has no argument {name!r}. Did you mean {near[0]}=?")
+
+
+def _layer(model: nn.Module, layer: Any) -> FeatureLayer:
+    """The layer that the user named, or gave, as one whose feature maps are read."""
+    modules = dict(model.named_modules())
+    if isinstance(layer, str) and layer not in modules:
+        raise unknown_name("layer", layer, [name for name in modules if name])
+    module = modules[layer] if isinstance(layer, str) else layer
+    if not isinstance(module, nn.Module) or module not in modules.values():
+        raise ArgumentTypeError(
+            f"Expected layer= to be the name of a submodule or a submodule, but got {type(layer).__name__}."
+        )
+    return FeatureLayer(module, None, name_of(model, module))
+
+
+def _check_classifier(model: nn.Module, anatomy: Anatomy, spec: Method) -> None:
+    """Refuse to explain a class by a classifier that is not there, or that heads answer for."""
+    if isinstance(anatomy.head, nn.Identity):
+        able = "; or a method that looks at no target, such as rollout or eigencam" if spec.class_specific else ""
+        raise UnsupportedModelError(
+            f"Expected a classifier, but this {anatomy.family} has none. Give a mhex.Concept as target, or a function "
+            f"of what it returns{able}."
+        )
+    if anatomy.heads:
+        from mhex.heads.predictors import check_answering
+
+        check_answering(model, f"method {spec.name!r} explains it", "Choose method='mhex', which reads the heads. ")
+
+
+def _flags(prepared: Prepared, logits: Tensor, scores: Tensor, checks: Sequence[Tensor]) -> Tensor:
+    """Bool: inputs that were not checked may not be finite; logits are not; scores are not; a method's own checks."""
+    values = prepared.batch.pixels.sum() if prepared.unchecked else logits.new_zeros(())
+    return torch.stack([~torch.isfinite(part).all() for part in (values, logits, scores)] + list(checks))
+
+
+def _check_outputs_finite(logits: Tensor, cause: MhexError | None = None) -> None:
+    """Refuse logits (B, C) that are not finite."""
+    finite = torch.isfinite(logits.detach()).flatten(1).all(1)
+    if not bool(finite.all()):
+        raise NotFiniteOutputError((~finite).nonzero()[:, 0].tolist(), len(finite)) from cause
+
+
+def _scores(
+    spec: Method, trace: Trace, target: ResolvedTarget, options: Mapping[str, Any]
+) -> tuple[Tensor, Tensor | None]:
+    """Placed scores (B, K, ...) of all targets, and for text the scores (B, K, T) of special tokens."""
+    if spec.target in ("class", "scores"):
+        rows = list(spec.function(trace, target if spec.target == "scores" else target.index, **options).unbind(1))
+    elif spec.class_specific:
+        rows = _scores_by_target(spec, trace, target, options)
+    else:
+        rows = [spec.function(trace, **options)] * target.count
+    rows = [full(row.detach()) for row in rows]
+    placed = torch.stack([trace.place(row) for row in rows], 1)
+    if trace.batch.special is None or trace.batch.real is None:
+        return placed, None
+    outside = trace.batch.special & trace.batch.real
+    return placed, torch.stack([row.where(outside, 0.0) for row in rows], 1)
+
+
+def _scores_by_target(spec: Method, trace: Trace, target: ResolvedTarget, options: Mapping[str, Any]) -> list[Tensor]:
+    """Scores (B, ...) of each target; what the method says beside them is joined along the axis of targets."""
+    rows: list[Tensor] = []
+    beside: dict[tuple[str, str], list[Tensor]] = {}
+    for k in range(target.count):
+        rows.append(spec.function(trace, target.score(trace.outcome, k), **options))
+        for name, scores in trace.layers.items():
+            beside.setdefault(("layers", name), []).append(trace.on_grid(scores.detach()))
+        for name, finding in trace.diagnostics.items():
+            beside.setdefault(("diagnostics", name), []).append(finding.detach())
+    for (group, name), parts in beside.items():
+        getattr(trace, group)[name] = torch.stack(parts, 1)
+    return rows
