@@ -4,13 +4,14 @@
 # make optimized   the unit tests under python -O, which drops asserts: checks of arguments must not be asserts
 # make lint    ruff and mypy
 # make speed   each method's cost beside its budget and its peers
+# make speed-gpu   the same on a GPU, prepared once, in several precisions and batch sizes
 # make speed-metrics   what a sweep costs beside its forward passes, and beside Quantus
 # make docs    the generated pages and tables of the documentation
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test slow optimized lint speed speed-metrics docs clean
+.PHONY: demo test slow optimized lint speed speed-gpu speed-metrics docs clean
 
 .venv/pip:
 	$(PYTHON) -m venv .venv
@@ -48,6 +49,9 @@ lint: .venv/dev
 
 speed: .venv/dev
 	$(BIN)/python benchmarks/speed.py
+
+speed-gpu: .venv/dev
+	$(BIN)/python benchmarks/speed_gpu.py
 
 speed-metrics: .venv/dev
 	$(BIN)/python benchmarks/speed_metrics.py

@@ -23,6 +23,7 @@ T = TypeVar("T")
 Work = Callable[[dict[str, Tensor]], tuple[dict[str, Tensor], T]]
 _MOST = 4  # recordings of an explainer: each keeps the memory of a pass
 _BEFORE = 2  # batches of a shape that are explained before one is recorded
+_MANY = 1000  # kinds of calls that are counted
 _SYNC_MODES = ("default", "warn", "error")
 
 
@@ -63,9 +64,9 @@ class Recording(Generic[T]):
 
     def __init__(self, work: Work[T], inputs: Mapping[str, Tensor]) -> None:
         self.inputs = {name: tensor.detach().clone() for name, tensor in inputs.items()}
-        self.graph = torch.cuda.CUDAGraph()
-        device = next(iter(self.inputs.values())).device
-        with _recording(), torch.cuda.device(device):
+        self.graph, self.lock, self.done = torch.cuda.CUDAGraph(), threading.Lock(), torch.cuda.Event()
+        self.device = next(iter(self.inputs.values())).device
+        with _recording(), torch.cuda.device(self.device):
             side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side), _no_waiting():
@@ -76,10 +77,14 @@ class Recording(Generic[T]):
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], T]:
         """Results for other inputs of the same shapes, and what else the work returned when it was recorded."""
-        for name, tensor in inputs.items():
-            self.inputs[name].copy_(tensor, non_blocking=True)
-        self.graph.replay()
-        return {name: tensor.clone() for name, tensor in self.outputs.items()}, self.facts
+        with self.lock, torch.cuda.device(self.device):  # another thread may call it, on another stream
+            torch.cuda.current_stream().wait_event(self.done)
+            for name, tensor in inputs.items():
+                self.inputs[name].copy_(tensor, non_blocking=True)
+            self.graph.replay()
+            outputs = {name: tensor.clone() for name, tensor in self.outputs.items()}
+            self.done.record()
+        return outputs, self.facts
 
 
 class Recordings(Generic[T]):
@@ -101,32 +106,31 @@ class Recordings(Generic[T]):
         inputs: Mapping[str, Tensor],
     ) -> Recording[T] | None:
         """The recording for a key, made if it is time for it; None if there is none."""
-        if inventory is not self.inventory:  # the model is another
-            self.clear()
-            self.inventory = inventory
-        if key in self.graphs or key in self.refusals:
+        with self.lock:
+            if inventory is not self.inventory or len(self.calls) > _MANY:  # the model is another
+                self.clear()
+                self.inventory = inventory
+            self.calls[key] += 1
+            due = self.calls[key] > _BEFORE and len(self.graphs) < _MOST
+            if due and key not in self.graphs and key not in self.refusals:
+                self._record(key, model, work, inputs)
             return self.graphs.get(key)
-        self.calls[key] += 1
-        if self.calls[key] <= _BEFORE or len(self.graphs) >= _MOST:
-            return None
+
+    def _record(self, key: Hashable, model: nn.Module, work: Work[T], inputs: Mapping[str, Tensor]) -> None:
         try:
             with untouched(model):
                 self.graphs[key] = Recording(work, inputs)
-        except RuntimeError as error:  # the work waits for the device, or memory is short
-            if "capture" not in str(error) and "synchroniz" not in str(error) and not _is_memory(error):
+        except RuntimeError as error:
+            waits = "capture" in str(error) or "synchroniz" in str(error)
+            if not waits and not isinstance(error, torch.OutOfMemoryError):
                 raise
             places = [frame for frame in traceback.extract_tb(error.__traceback__) if "mhex" in frame.filename]
             self.refusals[key] = f"{str(error).splitlines()[0]}, {places[-1].name} ({places[-1].line})"
-        return self.graphs.get(key)
 
     def clear(self) -> None:
         """Forget everything, and give the memory back."""
         for entries in (self.calls, self.refusals, self.graphs):
             entries.clear()
-
-
-def _is_memory(error: RuntimeError) -> bool:
-    return isinstance(error, torch.OutOfMemoryError)
 
 
 @contextmanager

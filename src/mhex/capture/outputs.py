@@ -194,7 +194,8 @@ def may_be_probabilities(scores: Tensor) -> bool:
     """Whether scores (B, C) may be probabilities or their logarithms; it waits for the device."""
     values, rounding = full(scores.detach()), 4 * torch.finfo(scores.dtype).eps
     low, high = torch.stack(values.aminmax()).tolist()
-    return math.isnan(low) or (low >= 0 and high <= 1 + rounding) or high <= rounding
+    shares, logs = low >= 0 and high <= 1 + rounding, high <= rounding
+    return math.isnan(low) or shares or (logs and _sum_to_one(values.exp(), rounding))
 
 
 def find_ending(
