@@ -157,7 +157,7 @@ def expanded(name: str, value: Tensor, like: Tensor) -> Tensor:
     if not plain or value.dim() > like.dim() or any(size not in (1, wanted) for size, wanted in sizes):
         shape = tuple(value.shape) if not value.is_nested else "a nested tensor"
         raise ArgumentError(
-            f"Expected a {name} of real numbers that fits inputs of shape {tuple(like.shape)}, but got {shape}, "
+            f"Expected a {name} that fits inputs of shape {tuple(like.shape)}, of real numbers, but got {shape}, "
             f"{value.dtype}, on {value.device.type}, {value.layout}."
         )
     return value.detach().to(like).expand_as(like)
