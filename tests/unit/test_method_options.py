@@ -127,6 +127,16 @@ def test_arrays_of_numpy_are_no_tensors(method, option, array):
         mhex.explain(VIT.model(), VIT.inputs(1), method, **{option: array})
 
 
+@pytest.mark.parametrize("form", ["meta", "sparse", "complex", "nested", "fp4"])
+@pytest.mark.parametrize(("method", "option"), [("integrated-gradients", "baseline"), ("occlusion", "fill")])
+def test_tensors_of_odd_kinds_are_refused(method, option, form):
+    x = VIT.inputs(1)
+    forms = {"meta": x.to("meta"), "sparse": x.to_sparse(), "complex": x.to(torch.complex64)}
+    forms |= {"nested": torch.nested.nested_tensor(list(x)), "fp4": torch.empty(1, dtype=torch.float4_e2m1fn_x2)}
+    with pytest.raises(mhex.errors.ArgumentError, match=rf"Expected a {option} that fits .*, of real numbers"):
+        mhex.explain(VIT.model(), x, method, **{option: forms[form]})
+
+
 def test_several_methods_are_no_method():
     with pytest.raises(TypeError, match="name of one method, but got list"):
         mhex.explain(VIT.model(), VIT.inputs(1), ["cdam", "gae"])

@@ -15,6 +15,10 @@ Fill = str | float | Tensor | None
 Hide = Callable[[Tensor, Tensor], Tensor]  # from masks (M, ...) and the numbers of samples (M,) to inputs
 Run = Callable[[Tensor, Tensor], Outcome]  # the same to what the model answers
 _LARGEST = 1e30  # of a number that stands for pixels
+_REAL = (  # kinds of numbers that every device converts
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool),
+    *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+)
 
 
 def scored_variants(
@@ -132,14 +136,9 @@ def filled(trace: Trace, fill: Fill, blur: tuple[int, int]) -> Tensor:
     """
     pixels = trace.batch.pixels
     if isinstance(fill, Tensor):
-        colours = fill.detach().to(pixels)
-        colours = colours.view(-1, 1, 1) if colours.dim() == 1 else colours
-        if not broadcasts(colours, pixels):
-            raise ArgumentError(
-                f"Expected a fill that fits images of shape {tuple(pixels.shape)}, but got {tuple(fill.shape)}."
-            )
         trace.chosen["fill"] = "tensor"
-        return colours.expand_as(pixels)
+        is_colour = fill.dim() == 1 and fill.layout is torch.strided
+        return expanded("fill", fill[:, None, None] if is_colour else fill, pixels)
     trace.chosen["fill"] = fill = "mean" if fill is None else fill
     if isinstance(fill, (int, float)) and not isinstance(fill, bool) and abs(fill) <= _LARGEST:
         return torch.full_like(pixels, float(fill))
@@ -150,10 +149,18 @@ def filled(trace: Trace, fill: Fill, blur: tuple[int, int]) -> Tensor:
     return box_blur(pixels, *blur) if fill == "blur" else torch.zeros_like(pixels)
 
 
-def broadcasts(value: Tensor, like: Tensor) -> bool:
-    """Whether a tensor can be expanded to the shape of another."""
-    sizes = zip(reversed(value.shape), reversed(like.shape), strict=False)
-    return value.dim() <= like.dim() and all(a in (1, b) for a, b in sizes)
+def expanded(name: str, value: Tensor, like: Tensor) -> Tensor:
+    """The tensor that an option is, in the shape, type and device of another; one that does not fit is refused."""
+    plain = value.layout is torch.strided and not (value.is_meta or value.is_nested) and value.dtype in _REAL
+    # Sizes of nested tensors cannot be asked for.
+    sizes = list(zip(reversed(value.shape), reversed(like.shape), strict=False)) if plain else []
+    if not plain or value.dim() > like.dim() or any(size not in (1, wanted) for size, wanted in sizes):
+        shape = tuple(value.shape) if not value.is_nested else "a nested tensor"
+        raise ArgumentError(
+            f"Expected a {name} that fits inputs of shape {tuple(like.shape)}, of real numbers, but got {shape}, "
+            f"{value.dtype}, on {value.device.type}, {value.layout}."
+        )
+    return value.detach().to(like).expand_as(like)
 
 
 def box_blur(pixels: Tensor, height: int, width: int) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 from mhex._settings import check_count
 from mhex.capture import Trace
 from mhex.errors import ArgumentError
-from mhex.methods._hiding import broadcasts, padding_id
+from mhex.methods._hiding import expanded, padding_id
 from mhex.methods._paths import INPUT_PATH, Rule, input_gradients, quadrature, tell_gap
 from mhex.methods._shared import detach_float32
 from mhex.registry import register
@@ -72,13 +72,8 @@ def _baseline(trace: Trace, chosen: str | Tensor, x: Tensor) -> Tensor:
     """`x'`, of the shape of `x`; what "auto" stands for is written into the result."""
     scale, text = trace.batch.scale, trace.batch.modality == "text"
     if isinstance(chosen, Tensor):
-        start = chosen.detach().to(x)
-        if not broadcasts(start, x):
-            raise ArgumentError(
-                f"Expected a baseline that fits inputs of shape {tuple(x.shape)}, but got {tuple(start.shape)}."
-            )
         trace.chosen["baseline"] = "tensor"
-        return start.expand_as(x).clone()
+        return expanded("baseline", chosen, x).clone()
     if isinstance(chosen, str) and chosen == "auto":  # an array is compared value by value
         chosen = "zero" if text else "mean" if scale is None else "black"
     choices = ("zero", "pad") if text else ("black", "mean")
