@@ -280,7 +280,11 @@ def prepared_part(prepared: Prepared, places: Sequence[int]) -> Prepared:
     roles = {name: select(getattr(batch, name), places) for name in ("real", "special", "patches")}
     kwargs = select(batch.kwargs, places, batch.size)
     small = replace(batch, args=args, kwargs=kwargs, size=len(places), **roles)
-    lists = {name: select(value, places) for name, value in vars(prepared).items() if name not in ("batch", "gaps")}
+    lists = {
+        name: select(value, places)
+        for name, value in vars(prepared).items()
+        if name not in ("batch", "gaps", "unchecked")
+    }
     gaps = tuple(place for place, number in enumerate(places) if number in prepared.gaps)
     return replace(prepared, batch=small, gaps=gaps, **lists)
 
