@@ -42,10 +42,7 @@ CORE = (
 BESIDE_HEADS = ("mhex", "gae", "gradcam", "input-x-gradient")
 # One or two methods for everything that a family can show. In the default run these alone meet every family: the
 # others see a model in the same way, and meet a few families each.
-EVERYWHERE = (
-    *("attention", "rollout", "attention-flow", "attention-gradcam", "gae", "gradcam", "layercam"),
-    *("input-x-gradient", "mhex"),
-)
+EVERYWHERE = (*("attention", "rollout", "attention-gradcam", "gae", "gradcam", "layercam", "input-x-gradient", "mhex"),)
 # Methods that explain the probability of a class, not its score; the registry does not say so.
 SHARES = ("vit-cx", "rise", "shap")
 # Methods without a gradient, which run changed inputs.
@@ -133,6 +130,7 @@ def cases(
     families: Iterable[str] | None = None,
     where: Callable[[Method, Family], bool] = lambda method, family: True,
     cover: bool = False,
+    slow_others: bool = False,
 ) -> pytest.MarkDecorator:
     """Parametrise `method` and `family` over `pairs`.
 
@@ -141,6 +139,7 @@ def cases(
         where: Which pairs.
         cover: Whether to take only as many of the usual pairs as show every method and every family once: for
             properties that depend on the method or on the family, not on their combination.
+        slow_others: Whether the pairs that `cover` leaves out are tested in the slow run.
     """
     parameters = [
         pytest.param(*parameter.values[0], id=parameter.id, marks=parameter.marks)
@@ -148,7 +147,11 @@ def cases(
     ]
     if cover:
         chosen = _cover([parameter.values for parameter in parameters if not parameter.marks])
-        parameters = [parameter for parameter in parameters if parameter.values in chosen]
+        parameters = [
+            parameter if parameter.values in chosen else pytest.param(*parameter.values, id=parameter.id, marks=SLOW)
+            for parameter in parameters
+            if parameter.values in chosen or slow_others
+        ]
     return pytest.mark.parametrize(("method", "family"), parameters)
 
 

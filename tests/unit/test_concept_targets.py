@@ -39,6 +39,8 @@ def concept(family: str, seed: int = 0, similarity: str = "dot") -> Concept:
 @cases(
     ("timm_vit", "timm_map", "hf_dinov2", "hf_bert", "tv_vit", "timm_resnet", "plain_cnn", "plain_vit"),
     where=lambda method, family: method.target != "class",
+    cover=True,
+    slow_others=True,
 )
 def test_a_list_of_concepts_equals_one_at_a_time(method: str, family: Family) -> None:
     model, inputs = family.model(), family.inputs(3)

@@ -24,7 +24,12 @@ def regression(name: str, outputs: int) -> nn.Module:
     return model
 
 
-@cases(READERS, where=lambda method, family: method.class_specific and method.target != "class")
+@cases(
+    READERS,
+    where=lambda method, family: method.class_specific and method.target != "class",
+    cover=True,
+    slow_others=True,
+)
 def test_a_single_output_is_explained_as_it_is(method: str, family: Family) -> None:
     model, inputs = regression(family.name, 1), family.inputs(5)
     with torch.no_grad():
