@@ -43,18 +43,18 @@ from mhex.errors import (
     CaptureError,
     MhexError,
     ModelInUseError,
-    NotFiniteError,
     NotFiniteOutputError,
     UnsupportedModelError,
     unknown_name,
     warn,
 )
 from mhex.explanation import Explanation
+from mhex.findings import Findings, check_outputs_finite, flags_of
 from mhex.inputs import Prepared, check_image, prepare, with_window
 from mhex.inputs.prepared import finite
 from mhex.methods import get_method
 from mhex.registry import Method
-from mhex.targets import ResolvedTarget, Target, Task, names_of, no_target, probabilities, resolve_target, usual_task
+from mhex.targets import ResolvedTarget, Target, Task, names_of, no_target, resolve_target, usual_task
 
 
 class Explainer:
@@ -195,7 +195,7 @@ class Explainer:
 
     def _replayed(
         self, preparation: "_Preparation", settings: dict[str, Any], prepared: Prepared, target: Target
-    ) -> "_Answer | None":
+    ) -> Findings | None:
         """The answer of a recorded pass; None where there is none."""
         batch, model, template = prepared.batch, self.model, preparation.answers.get(prepared.batch.modality)
         inventory = inventory_of(model, check=False)  # its anatomy was just asked for
@@ -214,7 +214,7 @@ class Explainer:
         asked = str(target) if resolved is None else ""  # None, or "top5"
         key = (shapes, several, asked, prepared.unchecked, *settings_of_arithmetic())
 
-        def work(tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], _Answer]:
+        def work(tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], Findings]:
             index = tensors.get("target")
             known = None if index is None or resolved is None else replace(resolved, index=index)
             same = replace(prepared, batch=with_tensors(batch, tensors))
@@ -234,7 +234,7 @@ class Explainer:
         prepared: Prepared,
         target: Target,
         resolved: ResolvedTarget | None = None,
-    ) -> "_Answer":
+    ) -> Findings:
         """Run the model and the method once; a target may be resolved already."""
         spec, anatomy, headless = preparation.spec, preparation.anatomy, preparation.headless
         batch, model, bare = prepared.batch, self.model, preparation.bare
@@ -259,12 +259,12 @@ class Explainer:
             except MhexError as error:
                 if prepared.unchecked:
                     finite(batch.pixels, "images")
-                _check_outputs_finite(trace.logits, error)
+                check_outputs_finite(trace.logits, error)
                 raise
             settings |= trace.chosen
             if trace.anatomy.ending is not None:
                 settings["outputs"] = "probabilities"
-            answer = _Answer(
+            answer = Findings(
                 spec=spec,
                 settings=settings,
                 resolved=resolved,
@@ -279,7 +279,7 @@ class Explainer:
                 class_names=names,
                 bare=bare,
                 cost=dict(trace.cost),
-                flags=_flags(prepared, trace.logits.detach(), scores, [flag for flag, _ in trace.checks]),
+                flags=flags_of(prepared, trace.logits.detach(), scores, [flag for flag, _ in trace.checks]),
                 reactions=[react for _, react in trace.checks],
             )
             known = read == "logits" or inventory_of(model).knows("returns logits")
@@ -300,8 +300,8 @@ class _Preparation:
     headless: bool  # no target, because the model has no classifier and the method looks at none
     bare: bool  # the model ends in its latent vector
     values: bool  # outputs are values, which are never probabilities
-    answers: dict[str, "_Answer"] = field(default_factory=dict)  # an earlier answer, of methods that can be recorded
-    recordings: "Recordings[_Answer]" = field(default_factory=Recordings)
+    answers: dict[str, Findings] = field(default_factory=dict)  # an earlier answer, of methods that can be recorded
+    recordings: Recordings[Findings] = field(default_factory=Recordings)
 
 
 def _prepared(
@@ -339,116 +339,6 @@ def _prepared(
         bare=headless or (concept and lacks_classifier),
         values=values,
     )
-
-
-@dataclass(frozen=True)
-class _Answer:
-    """What one pass gave; tensors of targets have an axis K after that of samples."""
-
-    spec: Method
-    settings: dict[str, Any]
-    resolved: ResolvedTarget
-    scores: Tensor  # (B, K, ...)
-    special: Tensor | None  # scores of special tokens, (B, K, T)
-    logits: Tensor  # (B, C)
-    values: Tensor | None  # scores explained, (B, K)
-    layers: dict[str, Tensor]
-    diagnostics: dict[str, Tensor]
-    signed: bool
-    task: Task
-    class_names: list[str] | None
-    bare: bool
-    cost: dict[str, float]
-    flags: Tensor  # whether inputs, logits and scores are not finite, and the flags of the method's own checks
-    reactions: list[Callable[[], None]]  # what these checks do if their flag is true
-
-    def tensors(self) -> dict[str, Tensor]:
-        """What differs from one batch to the next, by name."""
-        parts = {name: getattr(self, name) for name in ("scores", "special", "logits", "values", "flags")}
-        parts |= {f"layers {name}": layer for name, layer in self.layers.items()}
-        parts |= {f"diagnostics {name}": finding for name, finding in self.diagnostics.items()}
-        parts["index"] = self.resolved.index
-        return {name: tensor for name, tensor in parts.items() if tensor is not None}
-
-    def with_tensors(self, tensors: Mapping[str, Tensor]) -> "_Answer":
-        """The same with these in the place of what `tensors` gives."""
-        return replace(
-            self,
-            settings=dict(self.settings),
-            resolved=replace(self.resolved, index=tensors.get("index")),
-            scores=tensors["scores"],
-            special=tensors.get("special"),
-            logits=tensors["logits"],
-            values=tensors.get("values"),
-            layers={name: tensors[f"layers {name}"] for name in self.layers},
-            diagnostics={name: tensors[f"diagnostics {name}"] for name in self.diagnostics},
-            flags=tensors["flags"],
-        )
-
-    def template(self) -> "_Answer":
-        """The same without the tensors of the batch but one row of logits."""
-        few = self.logits[:1].clone()
-        return replace(self, scores=few, special=None, logits=few, values=None, layers={}, diagnostics={}, reactions=[])
-
-    def check(self, prepared: Prepared) -> None:
-        """Refuse inputs, logits and scores that are not finite, and do what the method's own checks ask for.
-
-        All are read together: it is the one place where the device is waited for.
-        """
-        flags = self.flags.tolist()
-        if flags[0]:
-            finite(prepared.batch.pixels, "images")
-        if flags[1]:
-            _check_outputs_finite(self.logits)
-        for flag, react in zip(flags[3:], self.reactions, strict=True):
-            if flag:
-                react()
-        if flags[2]:
-            bad = (~torch.isfinite(self.scores).flatten(1).all(1)).nonzero()[:, 0].tolist()
-            samples = f"{'sample' if len(bad) == 1 else 'samples'} {', '.join(map(str, bad))}"
-            raise NotFiniteError(
-                f"Method {self.spec.name!r} gave scores that are not finite on this model, for {samples} of this batch "
-                f"of {len(self.scores)}.",
-                self.scores[:, self._keep],
-            )
-
-    @property
-    def _keep(self) -> Any:
-        """What results keep of the axis of targets."""
-        return slice(None) if self.resolved.several else 0
-
-    def explanation(self, prepared: Prepared, seed: int) -> Explanation:
-        """The result, with what is needed to show it."""
-        batch, keep, index = prepared.batch, self._keep, self.resolved.index
-        no_shares = self.bare or self.task == "regression"
-        return Explanation(
-            scores=self.scores[:, keep],
-            target=None if index is None else index[:, keep],
-            logits=self.logits,
-            probabilities=None if no_shares else probabilities(self.logits, self.task == "multi-label"),
-            method=self.spec.name,
-            values=None if self.values is None else self.values[:, keep],
-            options=self.settings,
-            seed=seed,
-            signed=self.signed,
-            class_specific=self.spec.class_specific,
-            task=self.task,
-            named=list(self.resolved.names) or None,
-            modality=batch.modality,
-            size=(int(batch.pixels.shape[-2]), int(batch.pixels.shape[-1])) if batch.modality == "image" else None,
-            class_names=self.class_names,
-            pictures=prepared.pictures,
-            tokens=prepared.tokens,
-            words=prepared.words,
-            lengths=prepared.lengths,
-            ids=batch.kwargs.get("input_ids"),
-            real=batch.real,
-            special=None if self.special is None else self.special[:, keep],
-            scored=None if batch.special is None else ~batch.special,
-            layers={name: layer[:, keep] for name, layer in self.layers.items()},
-            diagnostics={name: finding[:, keep] for name, finding in self.diagnostics.items()},
-            cost=dict(self.cost),
-        )
 
 
 _FEW = 3  # passes of a method that can be recorded: it measures the read-out, or takes plain gradients too
@@ -490,19 +380,6 @@ def _check_classifier(model: nn.Module, anatomy: Anatomy, spec: Method) -> None:
         from mhex.heads.predictors import check_answering
 
         check_answering(model, f"method {spec.name!r} explains it", "Choose method='mhex', which reads the heads. ")
-
-
-def _flags(prepared: Prepared, logits: Tensor, scores: Tensor, checks: Sequence[Tensor]) -> Tensor:
-    """Bool: inputs that were not checked may not be finite; logits are not; scores are not; a method's own checks."""
-    values = prepared.batch.pixels.sum() if prepared.unchecked else logits.new_zeros(())
-    return torch.stack([~torch.isfinite(part).all() for part in (values, logits, scores)] + list(checks))
-
-
-def _check_outputs_finite(logits: Tensor, cause: MhexError | None = None) -> None:
-    """Refuse logits (B, C) that are not finite."""
-    finite = torch.isfinite(logits.detach()).flatten(1).all(1)
-    if not bool(finite.all()):
-        raise NotFiniteOutputError((~finite).nonzero()[:, 0].tolist(), len(finite)) from cause
 
 
 def _scores(

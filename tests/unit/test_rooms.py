@@ -13,7 +13,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 ROOMS = sorted(path.name for path in SOURCE.iterdir() if (path / "__init__.py").is_file())
 # Top-level modules by what they need; the others (errors, registry, bundle, _files...) import no room.
 SCORES = {"targets", "concept"}  # what is explained
-RESULTS = {"explanation"}
+RESULTS = {"explanation", "findings"}
 CALLS = {"explain", "explainer", "auto", "tuning"}
 BELOW = {"capture", "inputs"}
 LOW = BELOW | {"perturb", "relevance", "stats", "viz"}
@@ -35,6 +35,7 @@ MAY_IMPORT = {
     "cli": MIDDLE | {"judge", "recommend", "lab", "data"},
     "concept": BELOW,
     "targets": BELOW | {"concept"},
+    "findings": BELOW | {"explanation", "targets"},
     "explanation": BELOW | {"viz", "targets"},
     "auto": BELOW | {"heads", "concept"},
     "explainer": BELOW | {"methods", "heads", "auto"} | SCORES | RESULTS,

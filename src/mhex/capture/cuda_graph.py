@@ -64,7 +64,8 @@ class Recording(Generic[T]):
 
     def __init__(self, work: Work[T], inputs: Mapping[str, Tensor]) -> None:
         self.inputs = {name: tensor.detach().clone() for name, tensor in inputs.items()}
-        self.graph, self.lock, self.done = torch.cuda.CUDAGraph(), threading.Lock(), torch.cuda.Event()
+        self.graph, self.lock = torch.cuda.CUDAGraph(), threading.Lock()
+        self.done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self.device = next(iter(self.inputs.values())).device
         with _recording(), torch.cuda.device(self.device):
             side = torch.cuda.Stream()  # type: ignore[no-untyped-call]

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mhex.relevance.flow import Composite, Flow, Operation, Rule, divide, graph_operands, in_graph, slopes, used_once
+from mhex.relevance.arithmetic import Operation, divide, graph_operands, in_graph, slopes
+from mhex.relevance.flow import Composite, Flow, Rule, used_once
 from mhex.relevance.linear_rules import Affine, Shares, affine, folded_norm
 from mhex.relevance.operation_rules import LayerNorm, Sum, as_record, cut, divides, handed, joined, layer_norm_rule
 

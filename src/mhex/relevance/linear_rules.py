@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mhex.capture.operations import Mark, Origin, is_from, mark
-from mhex.relevance.flow import Flow, Operation, Rule, divide, is_layer
+from mhex.relevance.arithmetic import Operation, divide
+from mhex.relevance.flow import Flow, Rule, is_layer
 
 _SMALL = 1e-3  # a sum of contributions of one sign is rounding if it is smaller beside the other
 _LOOK = 64  # rows that are looked at first

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from mhex.capture import AttentionRecord
 from mhex.capture.hooks import on_gradient
 from mhex.capture.operations import OUT_OF_PLACE, is_from
-from mhex.relevance.flow import Flow, Operation, Rule, at_least, divide, graph_operands, in_graph, slopes
+from mhex.relevance.arithmetic import Operation, at_least, divide, graph_operands, in_graph, slopes
+from mhex.relevance.flow import Flow, Rule
 from mhex.relevance.linear_rules import norm_settings
 
 _MASKED = -100.0  # of masks of attention: some are minus infinity, some large negative numbers
