@@ -148,9 +148,9 @@ def rows_of(name: str, precision: str, batch: int, seconds: float, only: set[str
         measure(label, job)
     for label, explainer in explainers.items():
         measure(label, partial(explain, explainer), budget=all_methods()[label].budget)
-        recordings = [p.recordings for p in explainer._preparations.values()]
-        rows[-1]["recorded"] = any(r.graphs for r in recordings)
-        rows[-1]["not recorded"] = "; ".join(reason[:160] for r in recordings for reason in r.refusals.values())
+        recordings = explainer._recordings
+        rows[-1]["recorded"] = bool(recordings.graphs)
+        rows[-1]["not recorded"] = "; ".join(reason[:160] for reason in recordings.refusals.values())
         explainer.forget()
     for label, job in captum_peers(model, x, precision).items():
         if not only or label in only:

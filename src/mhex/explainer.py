@@ -30,13 +30,14 @@ from mhex.capture import (
 from mhex.capture.cuda_graph import (
     Recordings,
     has_hooks,
+    random_state,
     settings_of_arithmetic,
     tensors_of,
     with_tensors,
 )
 from mhex.capture.inventory import inventory_of
 from mhex.capture.operations import Rules
-from mhex.capture.threads import is_recording
+from mhex.capture.threads import is_recording, turn
 from mhex.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -124,6 +125,7 @@ class Explainer:
         self.task, self.outputs, self.seed, self.progress = task, outputs, check_seed("seed", seed), progress
         self.record = record
         self._preparations: dict[Any, _Preparation] = {}
+        self._recordings: Recordings[Findings] = Recordings()
 
     def __call__(self, inputs: Any, target: Target = None) -> Explanation:
         """Explain a batch; inputs and target are those of `mhex.explain`."""
@@ -148,9 +150,13 @@ class Explainer:
     def forget(self) -> None:
         """Forget what was prepared and recorded, and give the memory of recordings back."""
         self._preparations.clear()
+        self._recordings.clear()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_preparations": {}}
+        return {name: value for name, value in vars(self).items() if name not in ("_preparations", "_recordings")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _preparations={}, _recordings=Recordings())
 
     def _explained_by_table(self, prepared: Prepared, target: Target) -> Explanation:
         """Explain by the first method of the model's row in the table that can."""
@@ -186,11 +192,15 @@ class Explainer:
         anatomy = find_anatomy(self.model, batch, attention=spec.needs.blocks or spec.rules is not None)
         if batch.modality == "image":
             check_image(batch, anatomy)
-        key = (spec.name, classes, target is None, batch.tokens(anatomy))
+        key = (spec.name, classes, has_concept(target), target is None, batch.tokens(anatomy))
         preparation = self._preparations.get(key)
         if preparation is None or preparation.found is not anatomy:
             preparation = _prepared(self, spec, settings, anatomy, key[-1], target)
+            if len(self._preparations) >= _MOST:
+                self._preparations.clear()
             self._preparations[key] = preparation
+        if preparation.asks_classifier:  # heads may have been told to answer since
+            _check_classifier(self.model, preparation.anatomy, spec)
         return preparation
 
     def _replayed(
@@ -210,9 +220,19 @@ class Explainer:
                 return None
             inputs["target"] = resolved.index
         shapes = tuple((name, tensor.shape, tensor.dtype) for name, tensor in inputs.items())
+        arguments: dict[Any, Any] = {**dict(enumerate(batch.args)), **batch.kwargs}
+        others = repr({name: value for name, value in arguments.items() if not isinstance(value, Tensor)})
         several = None if resolved is None else resolved.several
         asked = str(target) if resolved is None else ""  # None, or "top5"
-        key = (shapes, several, asked, prepared.unchecked, *settings_of_arithmetic())
+        key = (
+            preparation.spec.name,
+            shapes,
+            repr(others),
+            several,
+            asked,
+            prepared.unchecked,
+            *settings_of_arithmetic(),
+        )
 
         def work(tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], Findings]:
             index = tensors.get("target")
@@ -221,10 +241,11 @@ class Explainer:
             answer = self._answer(preparation, dict(settings), same, target, known)
             return answer.tensors(), answer
 
-        recording = preparation.recordings.get(key, model, inventory, work, inputs)
+        recording = self._recordings.get(key, model, inventory, work, inputs)
         if recording is None:
             return None
-        tensors, answer = recording(inputs)
+        with turn(inventory.keys):
+            tensors, answer = recording(inputs)
         return answer.with_tensors(tensors)
 
     def _answer(
@@ -241,6 +262,7 @@ class Explainer:
         if "layer" in settings and anatomy.features is not None:
             settings["layer"] = anatomy.features.name
         read = "logits" if preparation.values or bare else self.outputs
+        seeds = random_state(model)
         with observe(model, anatomy, batch, preparation.needs, preparation.rules, self.progress, read) as trace:
             trace.seed = self.seed
             several = trace.sighting is not None and trace.sighting.multi_label
@@ -283,7 +305,8 @@ class Explainer:
                 reactions=[react for _, react in trace.checks],
             )
             known = read == "logits" or inventory_of(model).knows("returns logits")
-            if known and trace.cost["forwards"] <= _FEW and not trace.is_random and not is_recording():
+            steady = not trace.is_random and random_state(model) == seeds
+            if known and steady and trace.cost["forwards"] <= _FEW and not is_recording():
                 preparation.answers[batch.modality] = answer.template()
         return answer
 
@@ -297,11 +320,11 @@ class _Preparation:
     anatomy: Anatomy  # with the layer that the user named
     needs: Needs
     rules: Rules | None
+    asks_classifier: bool  # a class is explained, by the model's own classifier
     headless: bool  # no target, because the model has no classifier and the method looks at none
     bare: bool  # the model ends in its latent vector
     values: bool  # outputs are values, which are never probabilities
     answers: dict[str, Findings] = field(default_factory=dict)  # an earlier answer, of methods that can be recorded
-    recordings: Recordings[Findings] = field(default_factory=Recordings)
 
 
 def _prepared(
@@ -322,8 +345,6 @@ def _prepared(
     headless = not spec.class_specific and target is None and is_headless(model, anatomy)
     if concept or headless:
         needs = needs.with_latent()
-    elif "heads" not in needs.keep and not callable(target):
-        _check_classifier(model, anatomy, spec)
     # The model ends in its latent vector; timm puts an identity in the place of a classifier left out.
     lacks_classifier = anatomy.head is None or isinstance(anatomy.head, nn.Identity)
     values = (explainer.task or usual_task(model, False)) == "regression"
@@ -335,12 +356,14 @@ def _prepared(
         anatomy=anatomy,
         needs=needs,
         rules=None if spec.rules is None else spec.rules(settings, anatomy),
+        asks_classifier=not (concept or headless or "heads" in needs.keep or callable(target)),
         headless=headless,
         bare=headless or (concept and lacks_classifier),
         values=values,
     )
 
 
+_MOST = 64  # preparations: texts of other lengths need others
 _FEW = 3  # passes of a method that can be recorded: it measures the read-out, or takes plain gradients too
 _ARGUMENTS = [name for name in inspect.signature(Explainer).parameters if name not in ("options", "self")]
 

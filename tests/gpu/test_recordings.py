@@ -39,7 +39,7 @@ def batch(number: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def recordings(explainer: Explainer) -> int:
-    return sum(len(preparation.recordings.graphs) for preparation in explainer._preparations.values())
+    return len(explainer._recordings.graphs)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

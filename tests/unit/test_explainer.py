@@ -107,6 +107,73 @@ def test_a_plain_attribute_of_the_model_is_noticed() -> None:
     assert find_anatomy(model, batch.batch).readout == "mean"
 
 
+class Ending(nn.Module):
+    """A part whose attribute decides what the model returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shares = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.softmax(1) if self.shares else x
+
+
+def test_a_plain_attribute_of_a_part_is_noticed() -> None:
+    model = nn.Sequential(Net(), Ending()).eval()
+    explainer = mhex.Explainer(model, "gradcam")
+    wanted = explainer(images()).logits
+    model[1].shares = True
+    with pytest.warns(mhex.errors.MhexWarning, match="ends in a softmax"):
+        assert torch.equal(explainer(images()).logits, wanted)
+
+
+@pytest.mark.filterwarnings("ignore:The model ends in a softmax")
+def test_what_heads_return_says_nothing_of_their_host() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(FAMILIES["timm_resnet"].fresh().float(), nn.Softmax(1)).eval()
+    inputs = FAMILIES["timm_resnet"].inputs(2).float()
+    scaffold = mhex.attach(model[0], model(inputs).shape[1])
+    for parameter in scaffold.head_parameters():
+        nn.init.normal_(parameter)
+    wanted = mhex.explain(model, inputs, "gradcam", 0).logits
+    mhex.explain(model, inputs, "mhex", 0)
+    assert torch.equal(mhex.explain(model, inputs, "gradcam", 0).logits, wanted)
+
+
+def test_functions_and_concepts_are_prepared_for_apart() -> None:
+    family = FAMILIES["timm_resnet"]
+    model, inputs = family.model(), family.inputs(2)
+    concept = mhex.Concept.from_examples(model, inputs, name="these")
+    explainer = mhex.Explainer(model, "gradcam")
+    explainer(inputs, lambda logits: logits[:, 0])
+    assert torch.equal(explainer(inputs, concept).scores, mhex.explain(model, inputs, "gradcam", concept).scores)
+
+
+class Writing(nn.Module):
+    """A network that writes into what it has computed, in several ways."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(3, 8, 3, padding=1), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.conv(x).relu().mean((2, 3)).to(self.fc.weight.dtype)
+        hidden.mul_(3.0)
+        gate = torch.ones(8, dtype=self.fc.weight.dtype)
+        gate.fill_(0.5)
+        gate[:4] = 2.0
+        return self.fc(hidden * gate) * 9
+
+
+def test_what_a_model_of_half_precision_writes_into_is_seen() -> None:
+    torch.manual_seed(0)
+    model = Writing().eval().bfloat16()
+    x = images().bfloat16()
+    for method in ("lrp", "abslrp"):
+        wanted, got = mhex.explain(model, x, "gradcam"), mhex.explain(model, x, method)
+        assert torch.allclose(got.logits.float(), wanted.logits.float(), rtol=0.05, atol=0.05)
+
+
 def test_heads_that_are_attached_are_noticed() -> None:
     family = FAMILIES["timm_resnet"]
     model, inputs = family.fresh(), family.inputs(2)

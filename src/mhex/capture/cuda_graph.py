@@ -15,13 +15,13 @@ from torch.nn.modules import module as torch_module
 from mhex.capture.anatomy import Guest
 from mhex.capture.batch import Batch
 from mhex.capture.guard import untouched
-from mhex.capture.inventory import HOOKS, Inventory
+from mhex.capture.inventory import HOOKS, Inventory, inventory_of
 from mhex.capture.precision import ambient_precision
-from mhex.capture.threads import THIS_THREAD
+from mhex.capture.threads import THIS_THREAD, is_recording
 
 T = TypeVar("T")
 Work = Callable[[dict[str, Tensor]], tuple[dict[str, Tensor], T]]
-_MOST = 4  # recordings of an explainer: each keeps the memory of a pass
+_MOST = 8  # recordings of an explainer: each keeps the memory of a pass
 _BEFORE = 2  # batches of a shape that are explained before one is recorded
 _MANY = 1000  # kinds of calls that are counted
 _SYNC_MODES = ("default", "warn", "error")
@@ -49,6 +49,14 @@ def settings_of_arithmetic() -> tuple[Hashable, ...]:
     tf32 = (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32, torch.backends.cudnn.enabled)
     reduced = (backends.allow_bf16_reduced_precision_reduction, torch.are_deterministic_algorithms_enabled())
     return *ambient_precision(), *tf32, *reduced
+
+
+def random_state(model: nn.Module) -> bytes:
+    """The state of the GPU's generator, which a model that draws random numbers changes; empty on other devices."""
+    device = inventory_of(model, check=False).device
+    if device.type != "cuda" or is_recording():
+        return b""
+    return bytes(torch.cuda.get_rng_state(device).tolist())
 
 
 def has_hooks(model: nn.Module, inventory: Inventory) -> bool:

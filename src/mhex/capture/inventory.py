@@ -13,7 +13,8 @@ _INVENTORIES: WeakKeyDictionary[nn.Module, "Inventory"] = WeakKeyDictionary()
 _MOST_MODELS, _MOST_FACTS = 16, 64
 _PLAIN = (str, int, float, bool, type(None))
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")  # tables of a module
-_SWITCHES = frozenset(("training",))  # attributes that decide nothing that is found out
+_ADDRESSED = (nn.Parameter, Tensor)
+_SWITCHES = frozenset(("training", "fused_attn", "grad_checkpointing"))  # what is swapped while a model is guarded
 
 
 class Inventory:
@@ -40,7 +41,16 @@ class Inventory:
         ]
         self.hooks = [getattr(module, name) for module in self.below for name in HOOKS]
         # Weights of other kinds may have no address, or lie in several places.
-        self._addressed = [p for p in self.parameters if type(p) is nn.Parameter and not p.is_meta]
+        buffers = [b for m in everything for b in m._buffers.values() if type(b) is Tensor]
+        self._addressed = [x for x in (*self.parameters, *buffers) if type(x) in _ADDRESSED and not x.is_meta]
+        # Plain attributes of modules other than torch's own, which the model itself may go by.
+        self._owners = [vars(m) for m in self.below if not type(m).__module__.startswith("torch.nn.")]
+        self._attributes = [
+            (owner, name)
+            for owner in self._owners
+            for name in owner
+            if type(owner[name]) in _PLAIN and name not in _SWITCHES
+        ]
         self._facts: dict[Hashable, Any] = {}
         self._signature = self._sign(model)
 
@@ -56,14 +66,13 @@ class Inventory:
 
     def fact(self, key: Hashable, find: Callable[[], T], keep: Callable[[T], bool] = lambda _: True) -> T:
         """What `find()` returned the first time for this key; it is asked again where `keep` says no."""
-        if key not in self._facts:
-            value = find()
-            if not keep(value):
-                return value
-            if len(self._facts) >= _MOST_FACTS:
-                self._facts.clear()
-            self._facts[key] = value
-        return cast(T, self._facts[key])
+        facts = self._facts
+        if key in facts:
+            return cast(T, facts[key])
+        value = find()
+        if keep(value):  # another thread may be looking into the table that is full
+            self._facts = {**({} if len(facts) >= _MOST_FACTS else facts), key: value}
+        return value
 
     def note(self, key: Hashable) -> None:
         """Remember that something was seen of the model."""
@@ -74,7 +83,7 @@ class Inventory:
         return key in self._facts
 
     def is_current(self, model: nn.Module) -> bool:
-        """False if modules were added, replaced or moved, or plain attributes of the model changed."""
+        """False if modules were added, replaced or moved, or plain attributes of the model or its parts changed."""
         return self._signature == self._sign(model)
 
     def _sign(self, model: nn.Module) -> tuple[Any, ...]:
@@ -85,6 +94,8 @@ class Inventory:
             list(map(type, self.below)),
             list(map(id, chain.from_iterable(map(dict.values, self._tables)))),
             list(map(Tensor.data_ptr, self._addressed)),
+            list(map(len, self._owners)),
+            [value if type(value := owner.get(name)) in _PLAIN else id(value) for owner, name in self._attributes],
         )
 
 

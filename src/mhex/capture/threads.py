@@ -113,13 +113,13 @@ def turn(keys: frozenset[int]) -> Iterator[bool]:
         fresh = not any(owner == thread and keys <= taken for taken, owner in _HOLDS.pairs)
         pair = (keys, thread)
         if fresh:
-            _HOLDS.pairs.append(pair)
+            _HOLDS.pairs = [*_HOLDS.pairs, pair]  # others look at the list without a lock
     try:
         yield fresh
     finally:
         if fresh:
             with _FREE:
-                _HOLDS.pairs.remove(pair)
+                _HOLDS.pairs = [other for other in _HOLDS.pairs if other is not pair]
                 _FREE.notify_all()
 
 

@@ -352,7 +352,7 @@ def observe(
         ending: Ending | None = None
         if outputs != "logits" and not (outputs is None and inventory.knows("returns logits")):
             # Heads give logits, whatever their host returns.
-            if outputs is None and not may_be_probabilities(trace.logits):
+            if outputs is None and trace.guest is None and not may_be_probabilities(trace.logits):
                 inventory.note("returns logits")
             elif trace.guest is None or bool(((trace.logits >= 0) & (trace.logits <= 1)).all()):
                 with trace.sleep():

@@ -172,8 +172,6 @@ class Flow:
         """What stands where the model calls `function`."""
         if self.inside:
             return function(*args, **kwargs)
-        if self.composite.needs_float32:
-            args, kwargs = tuple(map(_widened, args)), {name: _widened(value) for name, value in kwargs.items()}
         if function in _NUMBERS:  # torch warns of numbers that are read out of a graph
             return function(self.current(args[0]).detach())
         if self.composite.partial:
@@ -185,7 +183,11 @@ class Flow:
         if self.replaced:
             args = tuple(map(self.current, args))
             kwargs = {name: self.current(value) for name, value in kwargs.items()}
-        operation = OUT_OF_PLACE.get(function, function)
+        operation, destination = OUT_OF_PLACE.get(function, function), args[0] if args else None
+        into = operation is not function or writes(function) or "out" in kwargs or kwargs.get("inplace")
+        # What is written into is no copy; out of place, what stands for it later may be one.
+        if self.composite.needs_float32 and not writes(function) and (in_graph(*args) or not into):
+            args, kwargs = tuple(map(_widened, args)), {name: _widened(value) for name, value in kwargs.items()}
         if not in_graph(*args, *kwargs.values()):
             result = function(*args, **kwargs)
             follow(name_of_operation(operation), args, result)
@@ -194,10 +196,12 @@ class Flow:
         if kwargs.get("inplace"):  # torch hands it on by its name, however it was given
             in_place, kwargs = True, {**kwargs, "inplace": False}
         result = self._apply(operation, args, kwargs)
-        if in_place and result is not args[0]:  # dropout hands back what it is given
-            self.replaced[id(args[0])] = (args[0], result)
-            if args[0]._is_view():
-                self.parts.append((args[0], function))
+        if (
+            in_place and result is not args[0] and isinstance(destination, Tensor)
+        ):  # dropout hands back what it is given
+            self.replaced[id(destination)] = (destination, result)
+            if destination._is_view():
+                self.parts.append((destination, function))
         return result
 
     def _keep_gradient(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
