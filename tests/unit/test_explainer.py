@@ -157,9 +157,9 @@ class Writing(nn.Module):
         self.conv, self.fc = nn.Conv2d(3, 8, 3, padding=1), nn.Linear(8, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        hidden = self.conv(x).relu().mean((2, 3)).to(self.fc.weight.dtype)
+        hidden = self.conv(x).relu().mean((2, 3)).bfloat16()
         hidden.mul_(3.0)
-        gate = torch.ones(8, dtype=self.fc.weight.dtype)
+        gate = torch.ones(8, dtype=torch.bfloat16)
         gate.fill_(0.5)
         gate[:4] = 2.0
         return self.fc(hidden * gate) * 9
