@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gc
+import os
 import resource
+import subprocess
 import sys
 import weakref
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -33,17 +34,27 @@ def _vit() -> tuple[nn.Module, Tensor]:
     return family.fresh(torch.float32), family.inputs(1, torch.float32)
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems tell memory in other ways")
-@pytest.mark.parametrize(("make", "method"), [(_cnn, "gradcam"), (_vit, "gae")])
-def test_five_thousand_explanations(make: Callable[[], tuple[nn.Module, Tensor]], method: str) -> None:
-    model, x = make()
+def _growth(make: str, method: str) -> int:
+    """Bytes that this process grows by in the last 4,000 of 5,000 explanations."""
+    model, x = {"cnn": _cnn, "vit": _vit}[make]()
     for _ in range(1000):
         mhex.explain(model, x, method)
     before = _resident()
     for _ in range(4000):
         mhex.explain(model, x, method)
-    assert _resident() - before < 2**20
+    return _resident() - before
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems tell memory in other ways")
+@pytest.mark.parametrize(("make", "method"), [("cnn", "gradcam"), ("vit", "gae")])
+def test_five_thousand_explanations(make: str, method: str) -> None:
+    """In a process of their own: from one that holds gigabytes, the system takes pages away and gives them back."""
+    paths = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]))
+    command = [sys.executable, __file__, make, method]
+    result = subprocess.run(command, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert int(result.stdout) < 2**20
 
 
 def test_nothing_keeps_an_explained_model() -> None:
@@ -54,3 +65,8 @@ def test_nothing_keeps_an_explained_model() -> None:
     del model
     gc.collect()
     assert gone() is None
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    print(_growth(*sys.argv[1:]))
