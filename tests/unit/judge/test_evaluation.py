@@ -499,3 +499,15 @@ def test_a_report_is_saved_as_a_run_is(model: Small, data: Any, tmp_path: Path) 
     assert len(list((tmp_path / "saved").glob("part-*.parquet"))) == 1
     with pytest.raises(ArgumentError, match=r"Expected a folder without rows, but .* has some"):
         wanted.save(tmp_path / "saved")
+
+
+def test_sweeps_run_the_model_under_the_autocast_of_the_caller() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)).eval()
+    seen: list[bool] = []
+    model[0].register_forward_hook(lambda *_: seen.append(torch.is_autocast_enabled("cpu")))
+    data = [(torch.randn(3, 8, 8), 0) for _ in range(2)]
+    with torch.backends.mkldnn.flags(enabled=False), torch.autocast("cpu", torch.bfloat16):
+        mhex.evaluate(model, data, methods=["gradcam"], metrics=["deletion"], progress=False)
+    assert len(seen) > 2
+    assert all(seen)
