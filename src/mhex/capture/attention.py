@@ -1,15 +1,28 @@
 """A record of one attention, and multi-head attention written in functions that the tap can see."""
 
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mhex.capture.precision import wide_matmul
+from mhex.capture.precision import HALF, wide_matmul
 from mhex.errors import CaptureError
 
+if TYPE_CHECKING:
+    from mhex.capture.attention_kernels import FusedAttention
+
 EVERY = slice(None)
+_WIDEST = 256  # head that kernels hold
+
+
+@cache
+def has_kernels() -> bool:
+    """Whether there is Triton, which comes with torch for GPUs on Linux."""
+    return find_spec("triton") is not None
 
 
 @dataclass(frozen=True)
@@ -33,9 +46,9 @@ class AttentionRecord:
         if self.causal:
             future = torch.ones(self.query.shape[2], logits.shape[-1], dtype=torch.bool, device=logits.device).triu(1)
             logits = logits.masked_fill(future[rows], -torch.inf)
-        if self.mask is None:
+        mask = self._mask(rows)
+        if mask is None:
             return logits
-        mask = self.mask if self.mask.dim() < 2 or self.mask.shape[-2] == 1 else self.mask[..., rows, :]
         if mask.dtype == torch.bool:
             return logits.masked_fill(~mask, -torch.inf)
         return logits + mask.detach().to(dtype)
@@ -51,6 +64,21 @@ class AttentionRecord:
     def gradient(self, z_gradient: Tensor) -> Tensor:
         """`dy/dA = (dy/dz) v^T`, (B, H, N, N), from dy/dz, (B, H, N, d), or some rows of both."""
         return wide_matmul(z_gradient, self.values())
+
+    def fused(self, rows: slice = EVERY) -> "FusedAttention | None":
+        """The same, or some rows, for kernels that never write `A`; None but for half precision on a GPU."""
+        half = self.query.dtype in HALF and self.key.dtype == self.value.dtype == self.query.dtype
+        if not half or not self.query.is_cuda or self.query.shape[-1] > _WIDEST or not has_kernels():
+            return None
+        from mhex.capture.attention_kernels import FusedAttention
+
+        query = self.query[:, :, rows].detach()
+        return FusedAttention(query, self.key.detach(), self._mask(rows), self.scale, self.causal)
+
+    def _mask(self, rows: slice) -> Tensor | None:
+        """The mask of some rows of queries."""
+        shared = self.mask is None or self.mask.dim() < 2 or self.mask.shape[-2] == 1  # by all queries
+        return self.mask if shared or self.mask is None else self.mask[..., rows, :]
 
     def keys(self) -> Tensor:
         """`k` of every query head, (B, H, N, d), without a graph."""

@@ -8,70 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mhex.capture.anatomy import Anatomy, Block, Sighting, guests
-from mhex.capture.attention import EVERY, AttentionRecord
+from mhex.capture.anatomy import Anatomy, Sighting, guests
+from mhex.capture.attention import AttentionRecord
 from mhex.capture.batch import Batch
+from mhex.capture.block_trace import BlockTrace
 from mhex.capture.hooks import FunctionTap, hook_each, replace_forward
+from mhex.capture.inventory import inventory_of
 from mhex.capture.needs import BLOCK_SITES, OUTER_SITES, Needs
 from mhex.capture.operations import Rules, mark, origin_of
 from mhex.capture.outputs import Outcome, as_vector, bare_outcome, read_logits
-from mhex.capture.precision import user_precision
+from mhex.capture.precision import halves_on, precision, user_precision
 from mhex.capture.threads import of_this_thread
 from mhex.errors import CaptureError, UnsupportedModelError
-
-
-class BlockTrace:
-    """What was kept of one Transformer block. Asking for a site that was not kept is an error."""
-
-    def __init__(self, block: Block) -> None:
-        self.block = block
-        self.sites: dict[str, Tensor] = {}
-        self.record: AttentionRecord | None = None
-        self.targets = 1  # how many targets will ask for the same attention
-        self._attention: Tensor | None = None
-
-    def site(self, name: str) -> Tensor:
-        """A kept tensor by the name of its site, e.g. `"block_input"`, (B, N, D)."""
-        if name not in self.sites:
-            raise CaptureError(f"{name!r} was not kept; add it to the method's Needs. Kept: {sorted(self.sites)}.")
-        return self.sites[name]
-
-    def shows(self, name: str) -> bool:
-        """Whether a site was kept."""
-        return self.record is not None if name == "attention" else name in self.sites
-
-    @property
-    def attention_record(self) -> AttentionRecord:
-        """q, k, v, mask and scale of the attention."""
-        if self.record is None:
-            raise CaptureError("'attention' was not kept of this block; add it to the method's Needs.")
-        return self.record
-
-    @property
-    def z(self) -> Tensor:
-        """Attention output before the output projection, (B, H, N, d), in the graph."""
-        if self.attention_record.z is None:
-            raise CaptureError("The attention was kept without a graph; set graph= in the method's Needs.")
-        return self.attention_record.z
-
-    def attention(self, rows: slice = EVERY) -> Tensor:
-        """Attention probabilities `A` of all queries or some rows, (B, H, N, N), at least float32; not to be changed.
-
-        It is rebuilt from q and k. It is stored only for several targets, and only while it is small beside the graph
-        of its block, which holds some 17 d numbers per token and head where `A` holds N.
-        """
-        if rows != EVERY:
-            return self.attention_record.probabilities(rows)
-        if self._attention is not None:
-            return self._attention
-        probabilities = self.attention_record.probabilities()
-        if self.targets > 1 and probabilities.shape[-1] <= 4 * self.attention_record.query.shape[-1]:
-            self._attention = probabilities
-        return probabilities
-
-    def attention_gradient(self, z_gradient: Tensor) -> Tensor:
-        """`dy/dA`, (B, H, N, N), from `dy/dz`, (B, H, N, d), or some rows of both."""
-        return self.attention_record.gradient(z_gradient)
 
 
 class ObservedPass:
@@ -82,7 +30,10 @@ class ObservedPass:
         self.keep: dict[str, str] = {str(site): depth for site, depth in needs.keep.items()}
         self.flow = None if rules is None else rules.begin(model, batch.size)
         if self.flow is not None:
+            inventory = inventory_of(model, check=False)
+            halves = bool(inventory.half) or halves_on(inventory.device.type)
             self.flow.sequence_first = anatomy.sequence_first
+            self.flow.splits = self.flow.needs_float32 and halves and inventory.device.type == "cuda"
         self.tap = FunctionTap(self._attend, self.flow)
         self.logits = torch.empty(0)  # (B, C), in the autograd graph if one was asked for
         # What the model gave for the scores, (B, C): the logits, or probabilities that they are computed from.
@@ -283,7 +234,8 @@ class ObservedPass:
                 self.flow.see_as_one(stack)
             elif not later:
                 self._tap_attention(stack)
-            stack.enter_context(user_precision())
+            wide = tapped and self.flow is not None and self.flow.needs_float32
+            stack.enter_context(precision(()) if wide else user_precision())
             if ending is not None:
                 stack.enter_context(ending.skip())
             output = self.model(*batch.args, **batch.kwargs)

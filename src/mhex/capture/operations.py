@@ -112,6 +112,8 @@ class RuledPass(Protocol):
     sequence_first: bool
     turned: bool
     everywhere: bool
+    splits: bool
+    needs_float32: bool
 
     def __call__(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
     def straight(self) -> AbstractContextManager[None]: ...
@@ -135,8 +137,6 @@ class Rules(Protocol):
 
     @property
     def partial(self) -> bool: ...
-    @property
-    def needs_float32(self) -> bool: ...
     def begin(self, model: nn.Module, size: int) -> RuledPass: ...
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 _KINDS = ("cpu", "cuda", "mps", "xpu")  # of devices that have an autocast
+HALF = (torch.bfloat16, torch.float16)
 
 
 Autocasts = tuple[tuple[str, torch.dtype], ...]  # kinds of devices on which autocast is on, each with its dtype
@@ -44,13 +45,18 @@ def user_precision() -> AbstractContextManager[None]:
     return precision(_AMBIENT.autocasts or ())
 
 
+def halves_on(kind: str) -> bool:
+    """Whether the user's own call was made under an autocast to half precision on devices of this kind."""
+    return any(device == kind and dtype in HALF for device, dtype in _AMBIENT.autocasts or ())
+
+
 @contextmanager
-def float32_arithmetic(of_model: bool = False) -> Iterator[None]:
-    """While open, autocast is off; `user_precision` turns it on again for calls of the model, unless `of_model`."""
+def float32_arithmetic() -> Iterator[None]:
+    """While open, autocast is off; `user_precision` turns it on again for calls of the model."""
     before, autocasts = _AMBIENT.autocasts, ambient_precision()
     with ExitStack() as stack:
-        if before is None or autocasts or of_model:
-            _AMBIENT.autocasts = () if of_model else autocasts
+        if before is None or autocasts:
+            _AMBIENT.autocasts = autocasts
         for kind, _ in autocasts:
             stack.enter_context(torch.autocast(kind, enabled=False))
         try:
@@ -65,10 +71,32 @@ def wide_matmul(a: Tensor, b: Tensor, factor: float = 1.0) -> Tensor:
     A GPU multiplies numbers of half precision as they are, on its tensor cores; other devices convert them first.
     """
     a, b = a.detach(), b.detach()
-    if a.is_cuda and a.dtype == b.dtype and a.dtype in (torch.bfloat16, torch.float16):
+    if a.is_cuda and a.dtype == b.dtype and a.dtype in HALF:
         rows, exact = a.flatten(0, 1), math.frexp(factor)[0] == 0.5  # a power of two rounds nothing
         rows = rows * factor if exact and factor != 1 else rows
         product: Tensor = torch.bmm(rows, b.flatten(0, 1).mT, out_dtype=torch.float32)
         return (product if exact else product.mul_(factor)).view(*a.shape[:2], *product.shape[1:])
     dtype = torch.promote_types(torch.promote_types(a.dtype, b.dtype), torch.float32)
     return (a.to(dtype) if factor == 1 else a.to(dtype) * factor) @ b.to(dtype).mT
+
+
+def split_product(x: Tensor, weight: Tensor) -> Tensor:
+    """`x W^T`, (..., O), of float32 `x` (..., K) and `W` (O, K), on the tensor cores of a GPU for half precision.
+
+    Each number is the sum of two of bfloat16, and of the four products that of the two lower parts is left out: it is
+    some 2**-16 of the first. They are one product of three times the columns.
+    """
+    rows = x.flatten(0, -2)
+    (high, low), (heavy, light) = _halves(rows), _halves(weight)
+    left, right = torch.cat([high, low, high], 1), torch.cat([heavy, heavy, light], 1)
+    if x.is_cuda:
+        product: Tensor = torch.mm(left, right.mT, out_dtype=torch.float32)
+    else:
+        product = left.float() @ right.float().mT
+    return product.view(*x.shape[:-1], len(weight))
+
+
+def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Two tensors of bfloat16 whose sum is `x`, to some 2**-17 of it."""
+    high = x.bfloat16()
+    return high, (x - high).bfloat16()

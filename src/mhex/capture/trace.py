@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from mhex._progress import track
 from mhex.capture.anatomy import Anatomy, Sighting, grid_of, layout_of, readout_vector
 from mhex.capture.batch import Batch, full
+from mhex.capture.block_trace import BlockTrace
 from mhex.capture.guard import model_failures, untouched
 from mhex.capture.hooks import straighten_norms
 from mhex.capture.inventory import Inventory
 from mhex.capture.needs import Needs
-from mhex.capture.observe import BlockTrace, ObservedPass
+from mhex.capture.observe import ObservedPass
 from mhex.capture.operations import Rules
 from mhex.capture.outputs import Ending, Outcome, Outputs, as_vector, find_ending, may_be_probabilities
-from mhex.capture.precision import float32_arithmetic
 from mhex.capture.replay import in_chunks, sample_width
 from mhex.errors import ArgumentError, CaptureError
 
@@ -342,8 +342,6 @@ def observe(
     """
     with model_failures(model, batch), ExitStack() as stack:
         inventory = stack.enter_context(untouched(model, attention=needs.blocks or rules is not None))
-        if rules is not None and rules.needs_float32:
-            stack.enter_context(float32_arithmetic(of_model=True))
         if _needs_straight_norms(inventory, anatomy, batch, needs, rules):
             straighten_norms(stack, inventory.modules(model))
         first = stack.enter_context(ExitStack())

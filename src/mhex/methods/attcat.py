@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from mhex.capture import Needs, Trace, full
-from mhex.methods._shared import detach_float32, through_heads
+from mhex.methods._shared import detach_float32
 from mhex.registry import register
 
 
@@ -27,7 +27,7 @@ def attcat(trace: Trace, y: Tensor) -> Tensor:
     """
     real = full(trace.real.to(trace.logits.dtype))
     queries = real / real.sum(1, keepdim=True)
-    received = trace.once("received", lambda: [through_heads(queries, block.attention()) for block in trace.blocks])
+    received = trace.once("received", lambda: [block.through(queries).mean(1) for block in trace.blocks])
     tokens = [block.site("block_input") for block in trace.blocks]
     scores = torch.zeros_like(real)
     for weight, token, gradient in zip(received, tokens, trace.gradient(y, *tokens), strict=True):

@@ -33,7 +33,7 @@ def attention_flow(trace: Trace) -> Tensor:
     connections, `I_ii = 0`, which would carry half of all whatever the word says.
     """
     readout, real, spatial = (x.cpu().numpy() for x in (trace.readout, trace.real, trace.spatial))
-    attentions = np.stack([block.attention().mean(1).double().cpu().numpy() for block in trace.blocks], axis=1)
+    attentions = np.stack([block.mean_attention().double().cpu().numpy() for block in trace.blocks], axis=1)
     capacities = np.rint((attentions + np.eye(real.shape[1])) / 2 * _UNIT).astype(np.int32)  # (B, L, N, N)
     scores = np.zeros(real.shape)
     networks = [_network(*sample) for sample in zip(capacities, readout, strict=True)]

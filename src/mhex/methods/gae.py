@@ -4,7 +4,7 @@ from torch import Tensor
 
 from mhex.capture import Needs, Trace
 from mhex.capture.attention import EVERY
-from mhex.methods._shared import beyond_skips, through_heads
+from mhex.methods._shared import beyond_skips
 from mhex.registry import register
 
 
@@ -33,7 +33,5 @@ def gae(trace: Trace, y: Tensor, *, start_block: int = 1) -> Tensor:
     z_gradients = trace.gradient(y, *(block.z for block in blocks))
     row, rows = trace.readout, trace.read_rows  # other rows of the last attention are not read
     for block, z_gradient in zip(reversed(blocks), reversed(z_gradients), strict=True):
-        # A is positive, so the positive part can be taken of its gradient alone.
-        weighted = block.attention_gradient(z_gradient[:, :, rows]).clamp_(min=0).mul_(block.attention(rows))
-        row, rows = row + through_heads(row[:, rows], weighted), EVERY
+        row, rows = row + block.through(row, z_gradient, rows).mean(1), EVERY
     return beyond_skips(trace, row, trace.readout)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mhex.capture import Anatomy, BlockTrace, Needs, Trace
-from mhex.methods._shared import detach_float32, through_heads
+from mhex.methods._shared import detach_float32
 from mhex.registry import register
 
 Propagation = Literal["matrix", "elementwise"]
@@ -84,9 +84,9 @@ def gradtoken(
 def _averaged(trace: Trace, blocks: list[BlockTrace], relevance: Tensor, how: Propagation) -> Tensor:
     """`P` is the mean of the blocks' attentions; (B, H, N)."""
     if how == "elementwise":
-        rows = trace.once("row", lambda: torch.stack([through_heads(trace.readout, b.attention()) for b in blocks]))
+        rows = trace.once("row", lambda: torch.stack([b.through(trace.readout).mean(1) for b in blocks]))
         return rows.mean(0)[:, None] * relevance
-    means = (block.attention().mean(1) for block in blocks)  # one after the other: all at once take much memory
+    means = (block.mean_attention() for block in blocks)  # one after the other: all at once take much memory
     return relevance @ trace.once("mean", lambda: reduce(torch.add, means) / len(blocks)).mT
 
 
@@ -95,8 +95,8 @@ def _rolled_out(trace: Trace, blocks: list[BlockTrace], relevance: Tensor, how: 
     if how == "elementwise":
         row = trace.readout
         for block in reversed(blocks):
-            row = row + through_heads(row, block.attention())
+            row = row + block.through(row).mean(1)
         return row[:, None] * relevance
     for block in reversed(blocks):
-        relevance = relevance + relevance @ block.attention().mean(1).mT
+        relevance = relevance + relevance @ block.mean_attention().mT
     return relevance

@@ -9,7 +9,7 @@ from torch import Tensor
 from mhex.capture import Needs, Trace
 from mhex.capture.attention import EVERY
 from mhex.errors import ArgumentError
-from mhex.methods._shared import beyond_skips, through_heads
+from mhex.methods._shared import beyond_skips
 from mhex.registry import register
 
 Fusion = Literal["mean", "max", "min"]
@@ -45,7 +45,7 @@ def rollout(trace: Trace, *, start_block: int = 1, head_fusion: Fusion = "mean",
     rows = trace.read_rows  # other rows of the last attention are not read
     for block in reversed(trace.blocks_from(start_block)):
         if head_fusion == "mean" and not discard_ratio:
-            row, share, rows = (through_heads(row[:, rows], block.attention(rows)) + row) / 2, share / 2, EVERY
+            row, share, rows = (block.through(row, rows=rows).mean(1) + row) / 2, share / 2, EVERY
             continue
         fused = _FUSIONS[head_fusion](block.attention(), 1)
         matrix = (_discard(fused, trace.real, discard_ratio) + torch.eye(fused.shape[-1]).to(fused)) / 2

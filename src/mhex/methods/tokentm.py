@@ -16,7 +16,7 @@ from torch import Tensor
 from mhex.capture import Anatomy, BlockTrace, Needs, Trace
 from mhex.capture.attention import EVERY
 from mhex.capture.precision import wide_matmul
-from mhex.methods._shared import beyond_skips, detach_float32, through_heads
+from mhex.methods._shared import beyond_skips, detach_float32
 from mhex.registry import register
 
 
@@ -83,15 +83,13 @@ def tokentm(
         block = trace.blocks[number]
         if changing is not None:
             row, share = row * (1 + changing[number]), share * (1 + changing[number])
-        gradient = block.attention_gradient(z_gradients[number][:, :, rows])
-        weighted, read = gradient.clamp_(min=0).mul_(block.attention(rows)), row[:, rows]
-        rows = EVERY
+        mixed, rows = block.through(row, z_gradients[number], rows), EVERY  # (B, H, N)
         if mixing is None:
-            row = row + through_heads(read, weighted)
+            row = row + mixed.mean(1)
         elif heads == "folded":
-            row = row + through_heads(read, weighted) * mixing[number]
+            row = row + mixed.mean(1) * mixing[number]
         else:
-            row = row + ((read[:, None, None] @ weighted)[:, :, 0] * mixing[number]).mean(1)
+            row = row + (mixed * mixing[number]).mean(1)
         huge = row.amax(1, keepdim=True) > 2.0**60
         row, share = (torch.where(huge, x * 2.0**-60, x) for x in (row, share))  # the scale says nothing
     row = beyond_skips(trace, row, share)

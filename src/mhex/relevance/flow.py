@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mhex.capture import full
@@ -31,14 +32,13 @@ from mhex.capture.operations import (
     tensors_in,
     writes,
 )
-from mhex.capture.precision import ambient_precision, precision
+from mhex.capture.precision import HALF, ambient_precision, precision, split_product
 from mhex.errors import CaptureError, UnsupportedModelError
 from mhex.relevance.arithmetic import in_graph
 
 Rule = Callable[..., Any]
 Back = Callable[[Tensor, Tensor], Sequence[Tensor | None]]
 _NUMBERS = frozenset((Tensor.item, Tensor.__float__, Tensor.__int__, Tensor.__index__))
-_HALF = (torch.float16, torch.bfloat16)
 _USES = "_mhex_uses"  # an attribute of the tensors of a pass
 _PASSING = frozenset(("layer_norm", "rms_norm", "group_norm", "softmax", "attention"))
 _WRITTEN_OUT = ("transformers.activations", "timm.layers.activations")  # their GELUs may be made of small operations
@@ -52,11 +52,6 @@ class Composite:
     # By the name of an operation: called as `rule(flow, operation, *args, **kwargs)` in its place.
     rules: Mapping[str, Rule] = field(default_factory=dict)
     partial: bool = False  # True if operations without a rule are meant to keep their gradient
-
-    @property
-    def needs_float32(self) -> bool:
-        """True where half precision is too coarse, because relevance is divided by sums near 0."""
-        return self.flow == "relevance"
 
     def begin(self, model: nn.Module, size: int) -> Flow:
         """The state of a pass of a model over a batch of `size` samples."""
@@ -73,8 +68,10 @@ class Flow:
 
     def __init__(self, composite: Composite, size: int, written_out: Sequence[nn.Module] = ()) -> None:
         self.composite, self.size, self.relevance = composite, size, composite.flow == "relevance"
+        self.needs_float32 = self.relevance  # half precision is too coarse: relevance is divided by sums near 0
         self.sequence_first = self.turned = self.straightened = False
         self.everywhere = False  # the backward pass has reached most tokens
+        self.splits = False  # matrix products of layers are those of `split_product`
         self.lost: Tensor | None = None  # what constants of the model have absorbed, (B,); None if nothing
         self.unknown: Counter[str] = Counter()
         self.doubts: dict[Any, str] = {}  # operations without a rule, by their nodes of the graph
@@ -186,10 +183,10 @@ class Flow:
         operation, destination = OUT_OF_PLACE.get(function, function), args[0] if args else None
         into = operation is not function or writes(function) or "out" in kwargs or kwargs.get("inplace")
         # What is written into is no copy; out of place, what stands for it later may be one.
-        if self.composite.needs_float32 and not writes(function) and (in_graph(*args) or not into):
+        if self.needs_float32 and not writes(function) and (in_graph(*args) or not into):
             args, kwargs = tuple(map(_widened, args)), {name: _widened(value) for name, value in kwargs.items()}
         if not in_graph(*args, *kwargs.values()):
-            result = function(*args, **kwargs)
+            result = self.product(function, args, kwargs)
             follow(name_of_operation(operation), args, result)
             return result
         in_place = operation is not function
@@ -203,6 +200,12 @@ class Flow:
             if destination._is_view():
                 self.parts.append((destination, function))
         return result
+
+    def product(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The value of an operation; a linear layer is computed on tensor cores where products are split."""
+        if not self.splits or function is not F.linear or args[0].dtype != torch.float32:
+            return function(*args, **kwargs)
+        return _split_linear(*args, **kwargs)
 
     def _keep_gradient(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Where other operations are meant to keep their gradient, nothing but the rules is different."""
@@ -420,13 +423,18 @@ def _books(start: Tensor, relevance: Tensor, lost: Tensor | None) -> dict[str, T
 def _widened(value: Any) -> Any:
     """An argument with all tensors of half precision in float32."""
     if isinstance(value, Tensor):
-        if value.dtype not in _HALF:
+        if value.dtype not in HALF:
             return value
         # Who asks whether a tensor is learned is told so.
         return nn.Parameter(value.float(), False) if isinstance(value, nn.Parameter) else value.float()
-    if isinstance(value, (list, tuple)) and any(isinstance(item, Tensor) and item.dtype in _HALF for item in value):
+    if isinstance(value, (list, tuple)) and any(isinstance(item, Tensor) and item.dtype in HALF for item in value):
         return type(value)(map(_widened, value))
     return value
+
+
+def _split_linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    product = split_product(input, weight)
+    return product if bias is None else product.add_(bias)
 
 
 def _by_position(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

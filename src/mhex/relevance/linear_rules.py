@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mhex.capture.operations import Mark, Origin, is_from, mark
+from mhex.capture.precision import split_product
 from mhex.relevance.arithmetic import Operation, divide
 from mhex.relevance.flow import Flow, Rule, is_layer
 
@@ -31,10 +32,14 @@ class Affine:
     weight: Tensor  # like the bias, a copy where a batch norm is folded in
     bias: Tensor | None = None
     geometry: tuple[Any, ...] | None = None  # arguments of torch's convolution after the bias: stride, padding...
+    splits: bool = False  # whether matrix products are those of `split_product`
     rounds: bool | None = field(default=None, init=False)  # whether `both_sums` has none; None if it was not asked
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """`W x`, plus a bias if one is given."""
+        if self.splits:
+            product = split_product(x, weight)
+            return product if bias is None else product.add_(bias)
         if self.geometry is None:
             return F.linear(x, weight, bias)
         bias = None if bias is None else bias.to(x.dtype)  # autocast does not know this function
@@ -42,6 +47,8 @@ class Affine:
 
     def transposed(self, s: Tensor, weight: Tensor) -> Tensor:
         """`W^T s`, of the shape of `x`."""
+        if self.splits:
+            return split_product(s, weight.mT)
         if self.geometry is None:
             return s @ weight
         if self._cuts_patches:
@@ -320,6 +327,7 @@ def affine(shares: Shares, projection: Shares | None = None, entrance: Shares | 
         layer = read_layer(operation, *args, **kwargs)
         if layer is None or layer.weight.requires_grad:
             return NotImplemented
+        layer = replace(layer, splits=flow.splits and layer.geometry is None)
         usual = shares if flow.entered or entrance is None else entrance
         flow.entered = True
         output, after_attention = Mark(), is_from(layer.x, "attention")
@@ -327,7 +335,7 @@ def affine(shares: Shares, projection: Shares | None = None, entrance: Shares | 
         def choose() -> Shares:  # on the way back, when it is known where the output went
             return projection if projection is not None and (after_attention or output.projects) else usual
 
-        y = _ruled(flow, layer, choose, lambda: operation(*args, **kwargs))
+        y = _ruled(flow, layer, choose, lambda: flow.product(operation, args, kwargs))
         mark(y, Origin(frozenset((output,))))
         flow.folding = (y, layer, choose)
         return y
