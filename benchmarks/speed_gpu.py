@@ -155,6 +155,10 @@ def rows_of(name: str, precision: str, batch: int, seconds: float, only: set[str
     for label, job in captum_peers(model, x, precision).items():
         if not only or label in only:
             measure(f"captum {label}", job)
+    if not only or "mhex" in only:  # beside the forward pass of the model with heads
+        mhex.attach(model, 1000)
+        measure("F with heads", own_passes(model, x, precision)["F"])
+        measure("mhex", partial(explain, mhex.Explainer(model, "mhex")), recorded=True)
     return rows
 
 
