@@ -38,6 +38,7 @@ from mhex.capture.cuda_graph import (
 from mhex.capture.inventory import inventory_of
 from mhex.capture.operations import Rules
 from mhex.capture.threads import is_recording, turn
+from mhex.capture.trace import gives_logits
 from mhex.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -304,7 +305,7 @@ class Explainer:
                 flags=flags_of(prepared, trace.logits.detach(), scores, [flag for flag, _ in trace.checks]),
                 reactions=[react for _, react in trace.checks],
             )
-            known = read == "logits" or inventory_of(model).knows("returns logits")
+            known = read == "logits" or inventory_of(model).knows(gives_logits("heads" in preparation.needs.keep))
             steady = not trace.is_random and random_state(model) == seeds
             if known and steady and trace.cost["forwards"] <= _FEW and not is_recording():
                 preparation.answers[batch.modality] = answer.template()

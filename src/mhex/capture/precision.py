@@ -80,6 +80,20 @@ def wide_matmul(a: Tensor, b: Tensor, factor: float = 1.0) -> Tensor:
     return (a.to(dtype) if factor == 1 else a.to(dtype) * factor) @ b.to(dtype).mT
 
 
+def rows_product(rows: Tensor, matrices: Tensor) -> Tensor:
+    """`r M`, (B, K, N), of rows (B, K, C) and matrices (B, C, N), in at least float32.
+
+    On a GPU, matrices of half precision are read as they are, and each row is the sum of two of that precision.
+    """
+    wide = torch.promote_types(torch.promote_types(rows.dtype, matrices.dtype), torch.float32)
+    if not (matrices.is_cuda and matrices.dtype in HALF and wide == torch.float32):
+        return rows.to(wide) @ matrices.to(wide)
+    high = rows.to(matrices.dtype)
+    parts = torch.cat([high, (rows - high).to(matrices.dtype)], 1)
+    product: Tensor = torch.bmm(parts, matrices, out_dtype=torch.float32)
+    return product[:, : rows.shape[1]] + product[:, rows.shape[1] :]
+
+
 def split_product(x: Tensor, weight: Tensor) -> Tensor:
     """`x W^T`, (..., O), of float32 `x` (..., K) and `W` (O, K), on the tensor cores of a GPU for half precision.
 

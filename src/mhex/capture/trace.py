@@ -348,10 +348,11 @@ def observe(
         trace = Trace(model, anatomy, batch, needs, rules)
         trace.run(first)
         ending: Ending | None = None
-        if outputs != "logits" and not (outputs is None and inventory.knows("returns logits")):
+        scores_are_logits = gives_logits(trace.guest is not None)
+        if outputs != "logits" and not (outputs is None and inventory.knows(scores_are_logits)):
             # Heads give logits, whatever their host returns.
-            if outputs is None and trace.guest is None and not may_be_probabilities(trace.logits):
-                inventory.note("returns logits")
+            if outputs is None and not may_be_probabilities(trace.logits):
+                inventory.note(scores_are_logits)
             elif trace.guest is None or bool(((trace.logits >= 0) & (trace.logits <= 1)).all()):
                 with trace.sleep():
                     ending = find_ending(model, batch, trace.logits, outputs, cost=trace.cost)
@@ -366,6 +367,11 @@ def observe(
             trace.flow.finish(*(output for output in (outcome.logits, outcome.latent) if output is not None))
         trace.progress = progress
         yield trace
+
+
+def gives_logits(heads: bool) -> str:
+    """The name of the fact that a model, or its heads, returned what cannot be probabilities."""
+    return "heads give logits" if heads else "returns logits"
 
 
 def _needs_straight_norms(

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mhex.capture import full
+from mhex.capture.precision import rows_product
 from mhex.capture.threads import is_recording
 from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, unknown_name, warn
 from mhex.heads.block import BlockOutput, ExplainerBlock, channel_axis, wide_dtype
@@ -243,11 +244,9 @@ def _block_map(
 
 def _contract(rows: Tensor, tensor: Tensor, axis: int) -> Tensor:
     """Sum over channels: (B, K, C) with (B, C, H, W), (B, H, W, C) or (B, T, C), to (B, K, H, W) or (B, K, T)."""
-    wide = torch.promote_types(rows.dtype, tensor.dtype)
-    rows, tensor = rows.to(wide), tensor.to(wide)
     if axis == 1:
-        return (rows @ tensor.flatten(2)).reshape(*rows.shape[:2], *tensor.shape[2:])
-    return (rows @ tensor.flatten(1, -2).mT).reshape(*rows.shape[:2], *tensor.shape[1:-1])
+        return rows_product(rows, tensor.flatten(2)).reshape(*rows.shape[:2], *tensor.shape[2:])
+    return rows_product(rows, tensor.flatten(1, -2).mT).reshape(*rows.shape[:2], *tensor.shape[1:-1])
 
 
 def _output(call: Call, name: str) -> Tensor:
