@@ -158,7 +158,7 @@ def rows_of(name: str, precision: str, batch: int, seconds: float, only: set[str
     if not only or "mhex" in only:  # beside the forward pass of the model with heads
         scaffold = mhex.attach(model, 1000)
         for name, parameter in scaffold.heads.named_parameters():
-            if name.endswith("w2.weight"):  # heads that were not trained say nothing
+            if name.endswith("w1.weight"):  # heads that were not trained say nothing
                 torch.nn.init.normal_(parameter, std=0.02)
         measure("F with heads", own_passes(model, x, precision)["F"])
         explainer = mhex.Explainer(model, "mhex")

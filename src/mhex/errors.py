@@ -57,6 +57,10 @@ class CaptureError(MhexError):
     """The forward pass did not show what the model's family promises."""
 
 
+class StaleError(CaptureError):
+    """What was kept from an earlier call no longer holds: the call is made again, and users do not see this."""
+
+
 class ModelInUseError(CaptureError):
     """Another thread runs or changes the model while it is to be explained."""
 

@@ -46,6 +46,7 @@ from mhex.errors import (
     MhexError,
     ModelInUseError,
     NotFiniteOutputError,
+    StaleError,
     UnsupportedModelError,
     unknown_name,
     warn,
@@ -183,8 +184,13 @@ class Explainer:
         preparation = self._prepare(spec, settings, prepared, target)
         answer = self._replayed(preparation, settings, prepared, target)
         if answer is None:
+            answer = self._answer(preparation, dict(settings), prepared, target)
+        try:
+            answer.check(prepared)
+        except StaleError:
+            self._recordings.clear()
             answer = self._answer(preparation, settings, prepared, target)
-        answer.check(prepared)
+            answer.check(prepared)
         return answer.explanation(prepared, self.seed)
 
     def _prepare(self, spec: Method, settings: Mapping[str, Any], prepared: Prepared, target: Target) -> "_Preparation":

@@ -74,6 +74,22 @@ def test_weights_that_change_in_place_are_seen() -> None:
     assert recordings(explainer) == 1
 
 
+def test_maps_of_heads_are_recorded_and_see_changed_weights() -> None:
+    model = model_of("resnet18")
+    heads = [w for name, w in mhex.attach(model, 10).heads.named_parameters() if name.endswith("w1.weight")]
+    for weight in heads:
+        nn.init.normal_(weight)
+    explainer = mhex.Explainer(model, "mhex")
+    before = [explainer(batch(number), 3).scores for number in range(4)]
+    assert recordings(explainer) == 1
+    torch.testing.assert_close(before[3], mhex.explain(model, batch(3), "mhex", 3).scores)
+    for weight in heads:
+        weight.data.mul_(-1)  # leaves no mark
+    after = explainer(batch(3), 3).scores
+    assert (after - before[3]).abs().max() > 1e-3 * before[3].abs().max() > 0
+    torch.testing.assert_close(after, mhex.explain(model, batch(3), "mhex", 3).scores)
+
+
 def test_another_classifier_and_device_are_noticed() -> None:
     model = model_of("resnet18")
     explainer = mhex.Explainer(model, "gradcam")

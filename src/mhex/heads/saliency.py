@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache, reduce
 from typing import Any, Literal, get_args
@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from mhex.capture import full
 from mhex.capture.precision import rows_product
 from mhex.capture.threads import is_recording
-from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, unknown_name, warn
+from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, StaleError, unknown_name, warn
 from mhex.heads.block import BlockOutput, ExplainerBlock, channel_axis, wide_dtype
 from mhex.heads.call_record import Call, HeadReading
 
@@ -55,19 +55,32 @@ _CACHES: WeakKeyDictionary[ExplainerBlock, _WeightCache] = WeakKeyDictionary()
 
 
 @torch.no_grad()
-def class_weights(block: ExplainerBlock, alpha: float, sharpness: float, negative_sharpness: float) -> Tensor:
-    """`adjusted_weights` of a block, at least float32; computed again when the block's weights have changed."""
-    if is_recording():  # the device cannot be asked whether weights changed, and replays must see that they did
-        return adjusted_weights(block.equivalent_matrix(), alpha, sharpness, negative_sharpness)
+def class_weights(
+    block: ExplainerBlock,
+    alpha: float,
+    sharpness: float,
+    negative_sharpness: float,
+    changed: list[Tensor] | None = None,
+) -> Tensor:
+    """`adjusted_weights` of a block, at least float32; computed again when the block's weights have changed.
+
+    To ask a device whether they have is to wait for it. With a list `changed`, weights kept from an earlier call are
+    taken, and a bool is added to the list which is True if they are not those of the block any more.
+    """
+    key = (alpha, sharpness, negative_sharpness)
     weights = [linear.weight for linear in (block.w1, block.w2) if linear is not None]
     marks = tuple((w.data_ptr(), w._version, w.device, w.dtype) for w in weights)
     # Writing through `.data` leaves no mark, and memory is given out again: so the values are looked at, too. Of a
     # change that escapes this product, the weights below would not change by more than their rounding either.
     prints = torch.cat([full(w) @ _direction(w.shape[1], w.device, wide_dtype(w)) for w in weights])
     cache = _CACHES.get(block)
+    if cache is not None and cache.marks == marks and changed is not None and key in cache.weights:
+        changed.append((cache.prints != prints).any())
+        return cache.weights[key]
+    if is_recording():  # the device cannot be asked, and replays must see that weights changed
+        return adjusted_weights(block.equivalent_matrix(), *key)
     if cache is None or cache.marks != marks or not torch.equal(cache.prints, prints):
         cache = _CACHES[block] = _WeightCache(marks, prints)
-    key = (alpha, sharpness, negative_sharpness)
     if key not in cache.weights:
         matrix = block.equivalent_matrix()
         cache.speaks = bool(matrix.any())  # looked at here alone: it waits for the device
@@ -75,6 +88,12 @@ def class_weights(block: ExplainerBlock, alpha: float, sharpness: float, negativ
             cache.weights.pop(next(iter(cache.weights)))
         cache.weights[key] = adjusted_weights(matrix, *key)
     return cache.weights[key]
+
+
+def forget_weights(blocks: Iterable[ExplainerBlock]) -> None:
+    """Let `class_weights` compute those of these blocks again."""
+    for block in blocks:
+        _CACHES.pop(block, None)
 
 
 def speaks(block: ExplainerBlock) -> bool:
@@ -193,15 +212,24 @@ def choose_blocks(wanted: str | Sequence[str], names: Sequence[str]) -> list[str
 
 
 @torch.no_grad()
-def block_maps(reading: HeadReading, names: Sequence[str], index: Tensor, settings: MapSettings) -> dict[str, Tensor]:
+def block_maps(
+    reading: HeadReading,
+    names: Sequence[str],
+    index: Tensor,
+    settings: MapSettings,
+    check_later: Callable[[Tensor, Callable[[], None]], None] | None = None,
+) -> dict[str, Tensor]:
     """`M_c = sum_k w_(c,k) a_k` of each block, on its own grid, by name: (B, K, H, W), or (B, K, T) for tokens.
 
     The call that is read was recorded. `index` has class numbers (B, K); of a head with a single class score, 0 and 1
-    are its two classes.
+    are its two classes. With `check_later`, as of `Trace`, class weights of earlier calls are taken, and found out
+    later if they no longer hold.
     """
     call, heads = reading.call, reading.heads
     positive, negative = thresholds(settings, heads.settings.num_classes)
     maps: dict[str, Tensor] = {}
+    changed: list[Tensor] | None = None if check_later is None else []
+    weights: list[Tensor] = []
     for name in names:
         if (observation := call.blocks.get(name)) is None:
             raise CaptureError(f"The block {name!r} did not run in this forward pass; leave it out with blocks=[...].")
@@ -212,11 +240,19 @@ def block_maps(reading: HeadReading, names: Sequence[str], index: Tensor, settin
             )
         call.check(name, shortcut=observation.shortcut, branch=observation.branch)
         block = heads[name]
-        rows = class_weights(block, settings.alpha, positive, negative)[index]  # (B, K, C)
+        weights.append(class_weights(block, settings.alpha, positive, negative, changed))
+        rows = weights[-1][index]  # (B, K, C)
         if settings.active_only and block.coupling != "separate":  # which reads every channel: it has no ReLU
             rows = rows * (observation.pooled > 0)[:, None]
         output = _output(call, name) if settings.activation == "output" else None
         maps[name] = _block_map(block, observation, rows, settings.activation, output)
+    if check_later is not None and changed:
+
+        def ask_again(read: list[Tensor] = weights) -> None:  # a recording reads them as long as it holds this
+            forget_weights(heads[name] for name in names)
+            raise StaleError("Weights of the heads have changed.")
+
+        check_later(torch.stack(changed).any(), ask_again)
     if not any(speaks(heads[name]) for name in names):
         warn(
             "The heads say nothing yet (all class weights are 0): train them with scaffold.loss, or fit them with "

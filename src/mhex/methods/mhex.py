@@ -91,7 +91,7 @@ def mhex(
         active_only=active_only,
     )
     names = choose_blocks(("first3" if text else "all") if blocks is None else blocks, reading.names)
-    maps = saliency.block_maps(reading, names, index, settings)
+    maps = saliency.block_maps(reading, names, index, settings, trace.check_later)
     maps = {name: trace.on_grid(block) for name, block in maps.items()}
     positive, negative = thresholds(settings, reading.heads.settings.num_classes)
     trace.chosen = {**asdict(settings), "sharpness": positive, "negative_sharpness": negative}

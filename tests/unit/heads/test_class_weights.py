@@ -8,11 +8,13 @@ import math
 from collections.abc import Callable
 
 import pytest
+import timm
 import torch
 from torch import Tensor, nn
 
+import mhex
 from mhex.heads.block import ExplainerBlock
-from mhex.heads.saliency import adjusted_weights, class_weights, shares
+from mhex.heads.saliency import adjusted_weights, class_weights, forget_weights, shares
 
 
 def gaussian(classes: int = 9, channels: int = 64, draws: int = 1) -> Tensor:
@@ -148,6 +150,24 @@ def test_every_change_of_the_weights_is_noticed(change: str, coupling: str) -> N
     assert after is not before
     assert after.dtype == torch.promote_types(block.w2.weight.dtype, torch.float32)
     assert after.equal(fresh(block))
+
+
+@pytest.mark.parametrize("change", ["sgd", "data", "swapped_rows"])
+def test_a_prepared_explainer_sees_changed_heads(change: str) -> None:
+    """Also a change that leaves no mark, which is found out after the map was made, and the map is made again."""
+    model = timm.create_model("resnet10t", num_classes=5).eval()
+    blocks = [block for _, block in mhex.attach(model, 5).heads.named_modules() if isinstance(block, ExplainerBlock)]
+    for block in blocks:
+        nn.init.normal_(block.w1.weight)  # 0 before training
+    explainer, x = mhex.Explainer(model, "mhex"), torch.randn(2, 3, 32, 32)
+    before = explainer(x, 1).scores
+    assert explainer(x, 1).scores.equal(before)
+    for block in blocks:
+        CHANGES[change](block)
+    after = explainer(x, 1).scores
+    assert (after - before).abs().max() > 1e-3 * before.abs().max() > 0
+    forget_weights(blocks)
+    assert after.equal(explainer(x, 1).scores)
 
 
 def test_settings_have_weights_of_their_own_and_few_are_kept() -> None:
