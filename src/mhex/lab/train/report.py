@@ -4,10 +4,12 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from torch import Tensor
 
 from mhex._files import read_json, write_text
@@ -193,49 +195,19 @@ def describe(run: FinishedRun, samples: AnySet) -> dict[str, Any]:
         "settings": recipe.identity(),
         "seed": recipe.seed,
         "epochs": {past.recipe.name: len(past.report["epochs"]) for past in runs},
-        "done": " ".join(account(past.recipe) for past in runs),
+        "done": " ".join(_template("account").render(recipe=past.recipe) for past in runs),
         "torch": run.report["versions"]["torch"],
         "timm": run.report["versions"]["timm"],
         "date": run.report["date"],
     }
     card["parameters"] = run.report["parameters"]
-    card["licence"] = licence(recipe, list(pretraining)) if base is None else base["licence"]
+    sets = [entry, *map(data_entry, pretraining)]
+    card["licence"] = _template("licence").render(sets=sets) if base is None else base["licence"]
     return card
 
 
-def account(recipe: TrainingRecipe) -> str:
-    """Say in one sentence what was done, for the card."""
-    part, data = recipe.model, recipe.data
-    if recipe.fit is not None:
-        return (
-            f"{recipe.name}: explainer heads fitted by {recipe.fit.method} to the frozen zoo:{part.architecture} on "
-            f"{data.name}, without training."
-        )
-    settings = recipe.training
-    taught = f", taught by {' and '.join(recipe.distil.teachers)}" if recipe.distil else ""
-    fresh = "from random weights" if part.source in ("timm", "torchvision") else "from pretrained weights"
-    begun = f"from {part.start}" if part.start else fresh
-    size = f"{data.side} px" if data.side else f"{data.length} tokens"
-    heads = f" with explainer heads ({recipe.heads.preset}, {recipe.heads.mode})" if recipe.heads else ""
-    labels = f" without labels ({recipe.unlabelled.method})" if recipe.unlabelled else ""
-    probe = " (a linear probe: the body is frozen)" if settings.freeze == "body" and not recipe.heads else ""
-    return (
-        f"{recipe.name}: {part.architecture or part.source}{heads} {begun} on {data.name} at {size}{labels}{probe}, "
-        f"{settings.epochs} epochs of {settings.optimizer} (rate {settings.rate:g}, batch {settings.batch}){taught}."
-    )
-
-
-def licence(recipe: TrainingRecipe, pretraining: list[str]) -> str:
-    """Say what may be done with the weights, as far as their data say."""
-    sets = [data_entry(name) for name in (recipe.data.name, *pretraining)]
-    terms = ", and ".join(
-        f"{data.title}, which names no licence" if data.licence == "none named" else f"{data.title} ({data.licence})"
-        for data in sets
-    )
-    words = f"The code that made and loads these weights is Apache-2.0. The weights were learned from {terms}"
-    if "SA" in sets[0].licence:
-        return (
-            f"{words}; where weights count as derived from their training data, {sets[0].licence} applies to them, "
-            "with attribution to the data set cited above."
-        )
-    return f"{words}; cite the data set named above."
+@cache
+def _template(name: str) -> Template:
+    """A sentence of a card: what was done by a recipe, or what may be done with the weights, as far as data say."""
+    environment = Environment(loader=PackageLoader("mhex.lab.train"), undefined=StrictUndefined, trim_blocks=True)
+    return environment.get_template(f"{name}.txt")
