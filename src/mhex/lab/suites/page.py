@@ -2,11 +2,10 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import torch
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
@@ -62,10 +61,7 @@ def chart_path(result: SuiteResult, label: str) -> str:
 
 
 def suite_page(result: SuiteResult) -> str:
-    """Write a suite's page: command, seed, models with their accuracies, tables, protocols, costs, and how to read it.
-
-    Charts, where the suite asks for them, are linked as files in a folder `images` beside the page.
-    """
+    """Write a suite's page, which links charts, where the suite asks for them, as files in a folder `images`."""
     records = {label: result.record["models"][label] for label in result.reports}
     page = _template().render(result=result, records=records)
     return re.sub(r"\n{3,}", "\n\n", page).strip() + "\n"
@@ -81,10 +77,10 @@ def _template() -> Template:
 
 
 def tables(report: Report, cells: Sequence[Cell]) -> str:
-    """Put methods by metrics into tables of at most four columns, metrics in one piece where they fit.
+    """Put the cells of a report's summary into tables of at most four columns, metrics in one piece where they fit.
 
     A column that is the same for every method, such as how often a model is not sure, becomes a line below the tables,
-    unless it is 0. Remarks and the protocols of the report stand below all; the cells are those of its summary.
+    unless it is 0. Remarks and protocols stand below all.
     """
     texts: dict[str, set[str]] = {}
     for cell in cells:

@@ -169,7 +169,8 @@ def describe(run: FinishedRun, samples: AnySet) -> dict[str, Any]:
     network = {"architecture": model.architecture, "arguments": arguments}
     if base is not None:
         network = {"base": base["name"], "architecture": base["architecture"], "arguments": base["arguments"]}
-    pretraining = dict.fromkeys(past.recipe.data.name for past in runs if past.recipe.data.name != recipe.data.name)
+    names = dict.fromkeys(past.recipe.data.name for past in runs if past.recipe.data.name != recipe.data.name)
+    earlier = [data_entry(name) for name in names]  # what earlier runs learned from
     card: dict[str, Any] = {
         "name": recipe.name,
         "title": recipe.title,
@@ -185,9 +186,8 @@ def describe(run: FinishedRun, samples: AnySet) -> dict[str, Any]:
     text = {"tokenizer": model.source, "length": recipe.data.length}
     card["preprocess"] = text if isinstance(samples, TextSet) else recipe.view.as_card()
     card["data"] = {"name": entry.title, "licence": entry.licence, "citation": entry.citation, "form": entry.form}
-    if pretraining:
-        sets = map(data_entry, pretraining)
-        card["data"]["pretraining"] = " ".join(f"{data.title} ({data.citation}), {data.form}." for data in sets)
+    if earlier:
+        card["data"]["pretraining"] = " ".join(f"{data.title} ({data.citation}), {data.form}." for data in earlier)
     elif base is not None and "pretraining" in base["data"]:
         card["data"]["pretraining"] = base["data"]["pretraining"]
     card["recipe"] = {
@@ -201,8 +201,7 @@ def describe(run: FinishedRun, samples: AnySet) -> dict[str, Any]:
         "date": run.report["date"],
     }
     card["parameters"] = run.report["parameters"]
-    sets = [entry, *map(data_entry, pretraining)]
-    card["licence"] = _template("licence").render(sets=sets) if base is None else base["licence"]
+    card["licence"] = _template("licence").render(sets=[entry, *earlier]) if base is None else base["licence"]
     return card
 
 
