@@ -1,7 +1,6 @@
 """Any model: one of no known family is watched in a forward pass to see where its features and attention are."""
 
 import itertools
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -45,10 +44,14 @@ def find_anatomy(model: nn.Module, batch: Batch, attention: bool = True) -> Anat
     Unless `attention` will be read, an unknown model keeps its own kernel in that pass.
     """
     inventory = inventory_of(model)
+    # Texts of which no token hides another.
     unmasked = batch.kwargs.get("input_ids") is not None and batch.mask_id is None and batch.pad_id is None
 
     def complete(anatomy: Anatomy) -> Anatomy:
-        return _with_traits(anatomy, inventory.modules(model), unmasked)
+        modules = inventory.modules(model)
+        traits: dict[str, Any] = {trait: next(filter(None, map(name, modules)), "") for trait, name in _TRAITS.items()}
+        no_mask = unmasked and getattr(anatomy.embedding, "padding_idx", None) is None
+        return replace(anatomy, heads=len(guests(modules)), no_mask=no_mask, **traits)
 
     known = inventory.fact("family", lambda: known_anatomy(model))
     if known is not None:
@@ -66,14 +69,6 @@ def find_anatomy(model: nn.Module, batch: Batch, attention: bool = True) -> Anat
             f"Expected {anatomy.modality} inputs for this {anatomy.family}, but got {batch.modality} inputs."
         )
     return anatomy
-
-
-def _with_traits(anatomy: Anatomy, modules: Sequence[nn.Module], unmasked: bool) -> Anatomy:
-    """The anatomy with what its modules say of themselves; texts are `unmasked` if no token of theirs hides another."""
-    names = {"activation": _smooth, "opaque": _scripted, "cuts_gradient": _quantised, "own_code": _unknown}
-    traits: dict[str, Any] = {trait: next(filter(None, map(name, modules)), "") for trait, name in names.items()}
-    no_mask = unmasked and getattr(anatomy.embedding, "padding_idx", None) is None
-    return replace(anatomy, heads=len(guests(modules)), no_mask=no_mask, **traits)
 
 
 def generic_anatomy(model: nn.Module, batch: Batch, attention: bool = True) -> Anatomy:
@@ -340,3 +335,7 @@ def _unknown(module: nn.Module) -> str:
     origin = type(module).__module__
     known = origin.partition(".")[0] in _LIBRARIES and not origin.startswith(("torch.fx", "torch.jit"))
     return "" if known else type(module).__name__
+
+
+# What the modules of a model say of themselves.
+_TRAITS = {"activation": _smooth, "opaque": _scripted, "cuts_gradient": _quantised, "own_code": _unknown}
