@@ -76,10 +76,7 @@ def attach_heads(model: nn.Module, classes: int, heads: Mapping[str, Any]) -> An
 
 
 def load_run(folder: str) -> Bundle:
-    """Load the network that `mhex train` made in a folder, with its heads, preprocessing or tokenizer, and class names.
-
-    A folder without a finished run, or with a damaged one, is refused.
-    """
+    """Load the network that `mhex train` made in a folder, with its heads, preprocessing or tokenizer, and classes."""
     path = Path(folder).expanduser()
     if not all((path / name).is_file() for name in (REPORT, WEIGHTS)):
         raise ArgumentError(

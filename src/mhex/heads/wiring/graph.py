@@ -28,10 +28,7 @@ _NO_STEPS = {"EXTENDED_ARG", "CACHE", "NOT_TAKEN", "NOP", "RESUME"}
 
 
 class UnitTracer(fx.Tracer):
-    """Traces one module's own forward; its children stay calls, apart from those named in `inline`.
-
-    With `hooked`, the hooks of those children become part of the graph too.
-    """
+    """Traces one module's own forward; children stay calls, but for those in `inline`, with hooks if `hooked`."""
 
     def __init__(self, inline: tuple[str, ...] = (), hooked: bool = False) -> None:
         super().__init__()

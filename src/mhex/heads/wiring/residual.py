@@ -155,11 +155,7 @@ def _stride(layer: Any) -> int:
 
 
 def survey(model: nn.Module) -> Survey:
-    """Every residual addition of the model, and the units that have one in which no head can be placed.
-
-    Raises:
-        UnsupportedModelError: There is no addition; the message lists what was looked at.
-    """
+    """Every residual addition of a model, and units where no head can be placed; a model without any is refused."""
     junctions: list[Junction] = []
     failed: dict[str, str] = {}
     refused: dict[str, str] = {}

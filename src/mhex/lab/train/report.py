@@ -117,10 +117,7 @@ def _write_json(value: dict[str, Any], path: Path) -> None:
 def ship(
     run: FinishedRun, part: RecipeShipping, samples: AnySet, measure: Callable[[Path], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Write weights and card into the folder ``shipped`` of a run; give the card.
-
-    The samples name classes and groups, and `measure` makes the card's entry ``accuracy`` from the weights file.
-    """
+    """Write weights, and a card with what `measure` says of them, into the folder ``shipped``; give the card."""
     if read_facts(run.weights).get("digest") != run.report["digest"]:
         raise ArgumentError(
             f"The card of {run.recipe.name} would tell of the recipe in {REPORT}, and {run.weights} was made by "

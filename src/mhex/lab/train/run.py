@@ -108,10 +108,7 @@ def learn(recipe: TrainingRecipe, out: Path, accelerator: Accelerator, pace: Pac
     torch.manual_seed(derive(recipe.seed, "weights"))
     network, objective = make_objective(recipe, samples.train.classes, training=True)
     check_length(recipe, network)
-    if recipe.model.start is not None:
-        need = find_need(recipe, recipe.model.start, out)
-        same_data = need.recipe.data.name == recipe.data.name
-        transfer(network.model, need.weights, network.classifier, same_data=same_data)
+    begin(recipe, network, out)
     freeze(network.model, recipe.training.freeze, network.classifier)
     loop = make_loop(recipe, out, accelerator, network, objective, samples)
     try_step(loop)
@@ -127,6 +124,14 @@ def learn(recipe: TrainingRecipe, out: Path, accelerator: Accelerator, pace: Pac
     loop.run(pace)
     if accelerator.is_main_process:
         write_outcome(recipe, out, loop, network)
+
+
+def begin(recipe: TrainingRecipe, network: Network, out: Path) -> None:
+    """Load the weights that a recipe starts from."""
+    if recipe.model.start is not None:
+        need = find_need(recipe, recipe.model.start, out)
+        same_data = need.recipe.data.name == recipe.data.name
+        transfer(network.model, need.weights, network.classifier, same_data=same_data)
 
 
 def make_loop(
