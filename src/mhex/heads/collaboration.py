@@ -59,15 +59,13 @@ class Collaboration(_Drawing):
 
     A cosine is from -1 (against each other) to 1 (the same way), and 0 where one of the two does not pull at all: the
     gate is fixed, the next head is untrained, or no channel is active. The last block has no successor, and no cosine.
-    `p_orig` is the probability of the true class, from what the scaffold predicts from; for several labels, the mean
-    probability of the right answer over the classes.
     """
 
     cosine: Tensor  # (N, L - 1)
     blocks: tuple[str, ...]  # names of the L - 1 blocks, in the order in which they run
     heads: tuple[str, ...]  # names of all L heads
     labels: Tensor  # class numbers (N,) or targets (N, n)
-    p_orig: Tensor  # (N,)
+    p_orig: Tensor  # probability of the true class, (N,); for several labels, the mean one of the right answers
     losses: Tensor  # loss of each head, (N, L)
 
     def __len__(self) -> int:

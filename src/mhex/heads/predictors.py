@@ -100,8 +100,7 @@ def watched(model: nn.Module, *, nudge: bool = False, graph: bool = False) -> It
     """Run a model with heads in evaluation mode and see everything its blocks compute; the model is left as it was.
 
     Yields a function from inputs (a tensor, or a dictionary of arguments) to the `Call`. With `nudge`, zeros are added
-    to every `u`, to which gradients can be taken; with `graph`, calls build an autograd graph, which starts at these
-    zeros because parameters are frozen meanwhile.
+    to every `u`; with `graph`, calls build an autograd graph from these zeros on, because parameters are frozen.
     """
     heads = required_heads(model)
     with ExitStack() as stack:

@@ -74,13 +74,11 @@ def find_anatomy(model: nn.Module, batch: Batch, attention: bool = True) -> Anat
 def generic_anatomy(model: nn.Module, batch: Batch, attention: bool = True) -> Anatomy:
     """What a forward pass shows of an unknown model.
 
-    Blocks are the numbered children (of a `ModuleList` or `Sequential`) inside which attention ran, provided that
-    each call ran it once and over all tokens. The patch grid comes from a convolution whose kernel equals its stride.
-    Blocks must follow one another, and the patch grid must be where the tokens change with the first and last patch.
-    How the head reads the tokens is measured for each batch. The features of the CAM methods are the last of the
-    coarsest maps, of more than one pixel, that come out of a module with convolutions; a Transformer of unknown make
-    has none by default. A model that runs its first convolution several times (an ensemble of views, say) is refused
-    both, because the maps of one view are not those of the image. `attention` is that of `untouched`.
+    Blocks are the numbered children (of a `ModuleList` or `Sequential`) that follow one another and inside each of
+    which attention ran once and over all tokens; the patch grid comes from a convolution whose kernel equals its
+    stride. The features of the CAM methods are the last of the coarsest maps, of more than one pixel, that come out of
+    a module with convolutions. A model that runs its first convolution several times (an ensemble of views, say) has
+    neither, because the maps of one view are not those of the image. `attention` is that of `untouched`.
     """
     if isinstance(model, torch.jit.ScriptModule):
         hidden = "TorchScript shows nothing of its inside"
