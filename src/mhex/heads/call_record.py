@@ -201,8 +201,7 @@ class HeadReading:
     @property
     def width(self) -> int:
         """How many class scores the host returned; 0 for none."""
-        scores = self._host_scores()
-        return 0 if scores is None else scores.shape[1]
+        return 0 if (scores := self._host_scores()) is None else scores.shape[1]
 
     @property
     def sum(self) -> Tensor:
@@ -260,11 +259,10 @@ class HeadReading:
         return terms
 
     def _all_heads(self) -> list[Tensor]:
-        stripped = [name for name, block in self.heads.named_blocks().items() if block.w2 is None]
-        if stripped:
+        if stripped := sum(block.w2 is None for block in self.heads.named_blocks().values()):
             raise CaptureError(
-                f"{len(stripped)} of {len(self.heads.blocks)} heads were stripped, so there is no sum of them and no "
-                "loss; attach heads again, or bring back those that were saved before."
+                f"{stripped} of {len(self.heads.blocks)} heads were stripped, so there is no sum of them and no loss; "
+                "attach heads again, or bring back those that were saved before."
             )
         return self.heads_only
 
@@ -279,9 +277,7 @@ class HeadReading:
     def _required_classifier(self, purpose: str) -> Tensor:
         if (scores := self.classifier) is not None:
             return scores
-        output = self.call.output
+        output, classes = self.call.output, self.heads.settings.num_classes
         shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
-        raise ArgumentError(
-            f"The heads have {self.heads.settings.num_classes} classes, but the model returns {shape}, so its "
-            f"classifier cannot {purpose}"
-        )
+        words = f"The heads have {classes} classes, but the model returns {shape}"
+        raise ArgumentError(f"{words}, so its classifier cannot {purpose}")

@@ -36,9 +36,7 @@ _IMAGES = "pixel_values"
 class _Drawing:
     """A result that is drawn by `show`."""
 
-    def show(self) -> Any:
-        """Draw it as a matplotlib figure; notebooks display it."""
-        raise NotImplementedError
+    show: Callable[[], Any]
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Draw into a file; its suffix (`.png`, `.jpg`, `.pdf`, `.svg`, `.webp`) says how. Folders are made."""
@@ -61,15 +59,13 @@ class Collaboration(_Drawing):
 
     A cosine is from -1 (against each other) to 1 (the same way), and 0 where one of the two does not pull at all: the
     gate is fixed, the next head is untrained, or no channel is active. The last block has no successor, and no cosine.
-    `p_orig` is the probability of the true class, from what the scaffold predicts from; for several labels, the mean
-    probability of the right answer over the classes.
     """
 
     cosine: Tensor  # (N, L - 1)
     blocks: tuple[str, ...]  # names of the L - 1 blocks, in the order in which they run
     heads: tuple[str, ...]  # names of all L heads
     labels: Tensor  # class numbers (N,) or targets (N, n)
-    p_orig: Tensor  # (N,)
+    p_orig: Tensor  # probability of the true class, (N,); for several labels, the mean one of the right answers
     losses: Tensor  # loss of each head, (N, L)
 
     def __len__(self) -> int:
@@ -101,9 +97,8 @@ class Study(_Drawing):
         lines = [f"| of | with | r | {percent} interval | r² | p-value | N |", "|---|---|---|---|---|---|---|"]
         for row in self.rows:
             chance = "< 0.0001" if row.p_value < 1e-4 else f"{row.p_value:.4f}"
-            interval = f"{row.low:.3f} to {row.high:.3f}"
-            cells = (row.first, row.second, f"{row.coefficient:.3f}", interval, f"{row.squared:.3f}", chance, row.count)
-            lines.append(f"| {' | '.join(map(str, cells))} |")
+            numbers = f"{row.coefficient:.3f} | {row.low:.3f} to {row.high:.3f} | {row.squared:.3f}"
+            lines.append(f"| {row.first} | {row.second} | {numbers} | {chance} | {row.count} |")
         return "\n".join(lines)
 
     def show(self) -> Any:
@@ -175,10 +170,7 @@ def checked_heads(model: nn.Module) -> Heads:
 
 
 def measure(run: Callable[[Any], Call], heads: Heads, inputs: Any, labels: Tensor) -> Collaboration:
-    """Cosines of one batch: one forward pass, and one pass backwards in pieces, each from a head to the gate before.
-
-    `run` is from `watched(model, nudge=True, graph=True)`, and `labels` are from `check_labels`.
-    """
+    """Cosines of one batch: one forward pass, and one pass backwards in pieces, each from a head to the gate before."""
     call = run(inputs)
     names = tuple(call.logits)
     binary = heads.settings.binary
@@ -204,16 +196,13 @@ def measure(run: Callable[[Any], Call], heads: Heads, inputs: Any, labels: Tenso
 
 
 def _error_direction(logits: Tensor, labels: Tensor, binary: bool) -> Tensor:
-    """Gradient of each sample's cross-entropy by its class scores, times a positive factor for each sample, (B, n).
-
-    With class numbers it is not zero even where the head is so certain that its loss is.
-    """
+    """Gradient of each sample's cross-entropy by its class scores, times a positive factor for each sample, (B, n)."""
     target = labels.to(logits.dtype)
     if binary:
         return (1 - target) * logits.sigmoid() - target * (-logits).sigmoid()
     if labels.dim() == 2:
         return logits.softmax(1) * target.sum(1, keepdim=True) - target
-    # softmax - one_hot is (1 - p) times this; computed as such, it would lose its digits as p comes near 1.
+    # softmax - one_hot is (1 - p) times this; computed as such, it would lose its digits, and be 0, as p comes near 1.
     rivals = logits.scatter(1, labels[:, None], -torch.inf).softmax(1)
     return rivals.scatter(1, labels[:, None], -1.0)
 
@@ -249,9 +238,7 @@ def _unit(rows: Tensor) -> Tensor:
 
 
 def pearson(x: Values, y: Values, level: float = 0.95, names: tuple[str, str] = ("x", "y")) -> Correlation:
-    """Pearson's correlation with its p-value and confidence interval.
-
-    For fewer than three values, or where one variable does not vary, there is none: NaN, and a warning.
+    """Pearson's correlation with its p-value and interval; NaN and a warning if a variable does not vary, or N < 3.
 
     Args:
         x: One value per sample, (N,).
@@ -271,11 +258,11 @@ def pearson(x: Values, y: Values, level: float = 0.95, names: tuple[str, str] = 
 
 
 def study(seen: Collaboration, against: Mapping[str, Values] | None = None, level: float = 0.95) -> Study:
-    """Correlations of each block's cosine with the confidence of the model and with values of the user's.
+    """Correlations of cosines from `Scaffold.collaboration`; the arguments are those of `Scaffold.collaboration_study`.
 
     Args:
-        seen: From `Scaffold.collaboration`.
-        against: Values (N,) by name, in the order of the samples: how much an explanation drops, for instance.
+        seen: The cosines.
+        against: Values (N,) by name, in the order of the samples.
         level: Confidence of the intervals.
     """
     if against is not None and not isinstance(against, Mapping):
@@ -296,10 +283,8 @@ def study(seen: Collaboration, against: Mapping[str, Values] | None = None, leve
     results = [correlate(x, y, level, (first, second)) for first, x, second, y in pairs]
     reasons = [why for _, why in results if why is not None]
     if reasons:
-        warn(
-            f"{len(reasons)} of {len(results)} correlations do not exist and are NaN: "
-            f"{'; '.join(dict.fromkeys(reasons))}."
-        )
+        words = "; ".join(dict.fromkeys(reasons))
+        warn(f"{len(reasons)} of {len(results)} correlations do not exist and are NaN: {words}.")
     return Study(tuple(row for row, _ in results), seen)
 
 
@@ -340,10 +325,7 @@ def confidence_map(
 
 
 def cell_masks(height: int, width: int, grid: int) -> Tensor:
-    """The parts of an image, row by row, bool (grid * grid, H, W): each pixel is in one of them.
-
-    In each direction it is cut at `floor(i * H / grid)`.
-    """
+    """The parts of an image, row by row, bool (grid * grid, H, W); it is cut at `floor(i * H / grid)`."""
     if not isinstance(grid, int) or isinstance(grid, bool) or not 1 <= grid <= min(height, width):
         raise ArgumentError(
             f"Expected grid to be a whole number from 1 to {min(height, width)}, the smaller side of the images, but "
@@ -368,15 +350,16 @@ def _count(blocks: str, available: int) -> int:
 
 def _images(inputs: Any) -> Tensor:
     images = inputs.get(_IMAGES) if isinstance(inputs, Mapping) else inputs
-    if isinstance(images, Tensor) and images.is_floating_point() and images.dim() == 4:
-        return images
-    if isinstance(images, Tensor) and images.is_floating_point() and images.dim() == 3:
-        raise ArgumentError(
-            f"Expected images (B, C, H, W), but got one without a batch axis, {tuple(images.shape)}: pass image[None], "
-            "and its label likewise."
-        )
-    kind = f"the arguments {', '.join(inputs)}" if isinstance(inputs, Mapping) else type(images).__name__
-    came = f"{tuple(images.shape)} ({images.dtype})" if isinstance(images, Tensor) else kind
+    came = f"the arguments {', '.join(inputs)}" if isinstance(inputs, Mapping) else type(images).__name__
+    if isinstance(images, Tensor):
+        if images.is_floating_point() and images.dim() == 4:
+            return images
+        came = f"{tuple(images.shape)} ({images.dtype})"
+        if images.is_floating_point() and images.dim() == 3:
+            raise ArgumentError(
+                f"Expected images (B, C, H, W), but got one without a batch axis, {tuple(images.shape)}: pass "
+                "image[None], and its label likewise."
+            )
     raise ArgumentError(
         f"Expected images (B, C, H, W), as a tensor or as {_IMAGES!r}, but got {came}: a grid is laid over images "
         "only. Scaffold.collaboration serves texts too."

@@ -95,11 +95,10 @@ class FoldedBlock(nn.Module):
 
 
 class Folded(nn.Module):
-    """A model whose class scores come from its heads.
+    """A model whose class scores come from its heads, `FoldedBlock` modules in `host` with the names `speaking`.
 
-    A head sits deep inside the model, and what it says must come out. Nothing is kept on the modules for that: every
-    call makes shallow copies of the modules on the way to the heads (not of their weights) and hands them one list.
-    `speaking` are dotted names of the `FoldedBlock` modules in `host` that have a head.
+    What a head says, deep inside the model, must come out, and nothing is kept on the modules for that: every call
+    makes shallow copies of the modules on the way to the heads (not of their weights) and hands them one list.
     """
 
     def __init__(self, host: nn.Module, speaking: Sequence[str], heads: Heads, source: Source) -> None:
@@ -227,9 +226,8 @@ def _gate_means(model: nn.Module, data: Any) -> tuple[dict[str, Tensor], dict[st
     if not count:
         raise ArgumentError("Expected some data to average the gates over, but the loader was empty (or used up).")
     means = {name: total / count for name, total in sums.items()}
-    spread = {
-        name: float((squares[name] / count - mean.square()).clamp_min(0).sqrt().max()) for name, mean in means.items()
-    }
+    variances = {name: squares[name] / count - mean.square() for name, mean in means.items()}
+    spread = {name: float(variance.clamp_min(0).sqrt().max()) for name, variance in variances.items()}
     return {name: mean.float() for name, mean in means.items()}, spread
 
 
@@ -253,11 +251,7 @@ def _change(model: nn.Module, heads: Heads, source: Source, folded: nn.Module, d
 def fold_model(
     model: nn.Module, heads: Heads, source: Source, factors: Mapping[str, Tensor] | None = None
 ) -> nn.Module:
-    """The module of `Scaffold.fold`; `factors` (C,) by name of a junction take the place of its gate.
-
-    For `"classifier"` it is a copy of the host with gates in it, which returns what the host returned; otherwise a
-    module that returns class scores (B, n).
-    """
+    """The module of `Scaffold.fold`; `factors` (C,) by name of a junction take the place of its gate."""
     last = heads.last_name() if source == "last_head" else None
     if heads.settings.exclude_special and not heads.prefix_tokens:
         raise ArgumentError(

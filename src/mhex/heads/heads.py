@@ -210,10 +210,7 @@ class Heads(nn.Module):
 
     @contextmanager
     def recording(self, host: nn.Module, nudge: bool = False) -> Iterator[None]:
-        """Keep everything that the blocks compute in calls of their `host` that this thread makes meanwhile.
-
-        With `nudge`, zeros to which gradients can be taken (`Call.nudges`) are added to every `u`.
-        """
+        """Keep all that blocks compute in calls of `host` by this thread; for `nudge` see `CallRecord.recording`."""
         with self.record.recording(nudge), ExitStack() as stack:
             for name in self.settings.junctions:
                 if ":" not in name:  # the unit's output is that of its last addition

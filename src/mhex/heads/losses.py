@@ -54,10 +54,7 @@ def check_labels(labels: Tensor, batch: int, num_classes: int, multi_label: bool
 
 
 def class_loss(logits: Tensor, labels: Tensor, multi_label: bool, per_sample: bool = False) -> Tensor:
-    """Mean cross-entropy of scores (B, n) over the batch, or of each sample (B,).
-
-    It is binary for several labels or a single class score.
-    """
+    """Mean cross-entropy of scores (B, n), or of each sample (B,); binary for several labels or a single score."""
     reduction = "none" if per_sample else "mean"
     if multi_label or logits.shape[1] == 1:
         loss = F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction=reduction)

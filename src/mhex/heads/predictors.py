@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from mhex.capture import untouched
-from mhex.capture.anatomy import guests
 from mhex.capture.outputs import ending_seen
 from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, UnsupportedModelError, unknown_name
+from mhex.heads.block import ExplainerBlock
 from mhex.heads.call_record import Call, HeadReading
 from mhex.heads.heads import PREFIX, Heads, Source, heads_of, required_heads
 
@@ -59,18 +59,14 @@ def answered_by_heads(model: nn.Module) -> Source | None:
 
     The heads may be those of a model that this one wraps.
     """
-    sources = (heads.settled_source() for heads in _heads_within(model) if not heads.joined)
+    sources = (m.settled_source() for m in model.modules() if isinstance(m, Heads) and not m.joined)
     return next((source for source in sources if source != "classifier"), None)
 
 
 def say_something(model: nn.Module) -> bool:
     """Whether heads of the model, or of one that it wraps, have class weights that are not 0."""
-    blocks = (block for heads in _heads_within(model) for block in heads.named_blocks().values())
-    return any(bool(block.equivalent_matrix().any()) for block in blocks if block.w2 is not None)
-
-
-def _heads_within(model: nn.Module) -> list[Heads]:
-    return [guest for _, guest in guests(model.modules()) if isinstance(guest, Heads)]
+    blocks = (m for m in model.modules() if isinstance(m, ExplainerBlock) and m.w2 is not None)
+    return any(bool(block.equivalent_matrix().any()) for block in blocks)
 
 
 def check_answering(model: nn.Module, purpose: str, instead: str = "") -> None:
@@ -104,8 +100,7 @@ def watched(model: nn.Module, *, nudge: bool = False, graph: bool = False) -> It
     """Run a model with heads in evaluation mode and see everything its blocks compute; the model is left as it was.
 
     Yields a function from inputs (a tensor, or a dictionary of arguments) to the `Call`. With `nudge`, zeros are added
-    to every `u`, to which gradients can be taken; with `graph`, calls build an autograd graph, which starts at these
-    zeros because parameters are frozen meanwhile.
+    to every `u`; with `graph`, calls build an autograd graph from these zeros on, because parameters are frozen.
     """
     heads = required_heads(model)
     with ExitStack() as stack:

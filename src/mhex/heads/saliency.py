@@ -171,8 +171,7 @@ def automatic(text: bool, reading: HeadReading) -> tuple[str, Activation | None]
     """Preset `"auto"`: a preset, and the activation to put in place of the preset's own, or None.
 
     Heads on text are read by `"text"`, heads that only look on at feature maps (B, C, H, W) by `"probe"`, all others by
-    `"paper"`. Heads with `relu="pre"` pool `ReLU(x + r)`, so this is what their maps show: then the mean of a block's
-    map at alpha 1 and sharpness 0 is the score of its head.
+    `"paper"`. Heads with `relu="pre"` pool `ReLU(x + r)`, so this is what their maps show.
     """
     heads, outputs = reading.heads, reading.call.blocks
     maps = all(output.shortcut.dim() == 4 and not heads[name].channels_last for name, output in outputs.items())

@@ -92,13 +92,13 @@ class Scaffold:
     @property
     def head_logits(self) -> dict[str, Tensor]:
         """Class scores (B, n) of every head in the last forward pass of this thread, by name."""
-        reading = self.reading
-        if not reading.call.logits and all(block.w2 is None for block in reading.heads.named_blocks().values()):
+        logits = self.reading.call.logits
+        if not logits and all(block.w2 is None for block in self.heads.named_blocks().values()):
             raise CaptureError(
                 "The heads were stripped, so they say nothing; attach heads again, or bring back those that were saved "
                 "before."
             )
-        return dict(reading.call.logits)
+        return dict(logits)
 
     @property
     def head_predictions(self) -> dict[str, Tensor]:
@@ -147,8 +147,7 @@ class Scaffold:
 
         By default the classifier where the model returns n class scores, unless it was left out of the loss while the
         gates learned; otherwise the last head after training with `"finetune"` and the running sum after `"pretrain"`.
-        Before the first forward pass it is read off the model's last layer; a model whose last layer does not tell
-        must be called first.
+        A model whose last layer does not tell how many class scores it returns must be called first.
         """
         return predicting_source(self.heads, model=self.model)
 
@@ -206,8 +205,7 @@ class Scaffold:
     def freeze_host(self) -> None:
         """Train the heads alone: freeze the model's own parameters and the running statistics of its batch norms.
 
-        The norms stay in evaluation mode also after `model.train()`, which dropout follows as always. Predictions stay
-        the same only if the gates do (preset `"probe"`, coupling `"head_only"`).
+        Predictions stay the same only if the gates do (preset `"probe"`, coupling `"head_only"`).
         """
         if self.heads.frozen is not None:
             return
@@ -257,25 +255,20 @@ class Scaffold:
     ) -> FitReport:
         """Fit all heads in closed form on the frozen model, in one pass over data; no prediction changes.
 
-        For preset `"probe"`, or any heads whose gates stay exactly 1. Each head's matrix `W_eq` is fitted to the
-        pooled features that the head sees and split by a singular value decomposition into `W2 W1`, where `W1` has at
-        most n rows that are not 0. The strength of the penalty is chosen per head on held-out rows (of every class,
-        one in five), and the fit repeated on all rows. Channels that never vary get weights of exactly 0.
-        On a trained CNN try `relu="pre"` first: in a network that did not train with its heads, the mean before its
-        ReLU may be negative in most channels (docs/heads.md has numbers).
+        For preset `"probe"`, or any heads whose gates stay exactly 1. The strength of the penalty is chosen per head on
+        held-out rows (of every class, one in five), and the fit repeated on all rows. On a trained CNN try `relu="pre"`
+        first: the mean before its ReLU may be negative in most channels (docs/heads.md has numbers).
 
         Args:
             data: A loader of batches `(inputs, labels)` or of dictionaries with `labels`; or one pair
                 `(inputs, labels)` of tensors. Labels are as in `loss`.
             method: `"ridge"`: least squares from sums kept in float64; memory does not grow with the data. Its scores
-                are multiplied by one number per head, chosen on held-out rows, so that a softmax gives sensible
-                probabilities. `"logistic"`: logistic regression on the stored pooled features.
-            intercept: Keep an intercept beside each head. The published head has none, and for one class out of many
-                it did not pay on real models. By default only yes-or-no heads (`multi_label`, or one class score) have
-                one, because they need a threshold. Maps use `W_eq` alone.
-            balance: Let every class count the same, however rare; otherwise rows do, and a rare class has small
-                weights and is seldom predicted. Ridge replaces class frequencies by equal ones around the common
-                covariance within classes; the logistic loss weights rows.
+                are scaled by one number per head, so that a softmax gives sensible probabilities. `"logistic"`:
+                logistic regression on the stored pooled features.
+            intercept: Keep an intercept beside each head. By default only yes-or-no heads (`multi_label`, or one class
+                score) have one, because they need a threshold. Maps use `W_eq` alone.
+            balance: Let every class count the same, however rare; otherwise rows do, and a rare class is seldom
+                predicted.
             strength: Strength of the penalty, relative to the mean variance of the features; chosen by default.
             batch_size: Size of the forward passes, if `data` is a pair of tensors.
             memory_gb: How much `"logistic"` may store.
@@ -381,8 +374,7 @@ class Scaffold:
     def reset_classes(self, num_classes: int) -> None:
         """Make the heads ready for another task: new class matrices `W2`, drawn as at the start; `W1` stays.
 
-        Optimisers hold the old matrices: make a new one afterwards. The model's own classifier is not touched; where
-        it has another number of classes, the heads predict.
+        Optimisers hold the old matrices: make a new one afterwards. The model's own classifier is not touched.
 
         Args:
             num_classes: Number of classes of the new task.
@@ -406,10 +398,7 @@ class Scaffold:
         return self.heads.strip(predicting_source(self.heads))
 
     def fold(self, predict_from: Source | None = None) -> nn.Module:
-        """A self-contained inference module that predicts the same; the model stays as it is.
-
-        Each block becomes a few plain operations inside its unit (mean, ReLU, matrix product, sigmoid, multiplication),
-        so the result can be exported with `torch.export` and to ONNX.
+        """A self-contained inference module that predicts the same; it can be exported, and the model stays as it is.
 
         Args:
             predict_from: What the module returns; by default that of the scaffold. `"classifier"`: what the model
@@ -453,8 +442,8 @@ class Scaffold:
     def detach(self) -> nn.Module:
         """Take the heads off and give the model back, with the weights that it has now and without gates.
 
-        A host frozen by `freeze_host` is unfrozen. With gates that are not exactly 1 the model is then another
-        function, and a warning says so; `fold` keeps them. The scaffold is of no use afterwards, and says so.
+        A host frozen by `freeze_host` is unfrozen. Where gates are not exactly 1, a warning says that the model is
+        another function without them; `fold` keeps them. The scaffold is of no use afterwards.
         """
         if any(block.gate_state() not in ("none", "off", "one") for block in self.heads.named_blocks().values()):
             warn(

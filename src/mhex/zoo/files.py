@@ -77,10 +77,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def fill(model: nn.Module, weights: dict[str, Tensor], source: str) -> None:
-    """Load weights into a model, strictly and in the model's own precision, and put it into evaluation mode.
-
-    Keys that are missing, not expected or of another shape are refused; messages call the weights `source`.
-    """
+    """Load weights strictly, in the model's own precision, and put it into evaluation mode; errors name `source`."""
     if problems := misfit_of(model, weights):
         raise ArgumentError(
             f"The weights {source} do not fit {type(model).__name__}: {problems}. Take weights that were saved from "

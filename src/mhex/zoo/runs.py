@@ -30,12 +30,7 @@ def build_network(
 ) -> tuple[nn.Module, Any]:
     """Build a network, without heads and without learned weights, and its tokenizer; None for images.
 
-    Args:
-        model: Section `model` of a recipe: `source` and `architecture` are read.
-        arguments: Arguments that shape the network.
-        classes: Their names.
-        kind: What is classified.
-        features: Whether to leave the classifier out, so that features come out.
+    `model` is the section of a recipe, and `arguments` shape the network; with `features` it has no classifier.
     """
     source, architecture = model["source"], model["architecture"]
     if source in ("hf-folder", "minilm"):
@@ -69,11 +64,7 @@ def hf_folder(source: str, architecture: str) -> Path:
 
 
 def head_entries(heads: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The entries of a card that tell of explainer heads, from the section `heads` of a recipe.
-
-    Returns:
-        `heads`, the arguments of `mhex.attach`, and `answering`, which decides what part of the model answers.
-    """
+    """The entries of a card on explainer heads, from a recipe: arguments of `mhex.attach`, and what part answers."""
     arguments = {name: heads[name] for name in _ATTACHING if heads.get(name) is not None}
     answering = {"mode": heads["mode"], "decay": heads["decay"], "joined": heads["classifier"]}
     return {"heads": arguments, "answering": answering}
@@ -85,10 +76,7 @@ def attach_heads(model: nn.Module, classes: int, heads: Mapping[str, Any]) -> An
 
 
 def load_run(folder: str) -> Bundle:
-    """Load the network that `mhex train` made in a folder, with its heads, preprocessing or tokenizer, and class names.
-
-    A folder without a finished run, or with a damaged one, is refused.
-    """
+    """Load the network that `mhex train` made in a folder, with its heads, preprocessing or tokenizer, and classes."""
     path = Path(folder).expanduser()
     if not all((path / name).is_file() for name in (REPORT, WEIGHTS)):
         raise ArgumentError(

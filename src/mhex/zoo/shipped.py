@@ -1,7 +1,7 @@
 """Models of the zoo: each a file of weights and a card. Some ship with mhex, others are built from their recipe."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,25 +50,19 @@ def missing_of(names: Iterable[str]) -> list[str]:
 
 
 def refuse_missing(names: Iterable[str]) -> None:
-    """Refuse models of the zoo whose weights are not there, all of them in one sentence."""
+    """Refuse models of the zoo whose weights are not there, all in one sentence with the command that makes them."""
     if missing := missing_of(names):
-        raise _not_built(missing)
-
-
-def _not_built(names: Sequence[str]) -> ArgumentError:
-    them, name = ("them", names[0]) if len(names) == 1 else ("each", "NAME")
-    return ArgumentError(
-        f"The weights of {', '.join(f'zoo:{name}' for name in names)} do not travel with mhex; train {them} once with "
-        f"`mhex models build {name}`, which puts them into {models_folder()}."
-    )
+        them, name = ("them", missing[0]) if len(missing) == 1 else ("each", "NAME")
+        raise ArgumentError(
+            f"The weights of {', '.join(f'zoo:{name}' for name in missing)} do not travel with mhex; train {them} once "
+            f"with `mhex models build {name}`, which puts them into {models_folder()}."
+        )
 
 
 def _home(name: str) -> Path:
-    """The folder of a model of the zoo; one whose weights are nowhere is refused with the command that makes them."""
-    folder = folder_of(name)
-    if folder is None:
-        raise _not_built([name])
-    return folder
+    """The folder of a model of the zoo; one whose weights are nowhere is refused."""
+    refuse_missing([f"zoo:{name}"])
+    return folder_of(name) or WEIGHTS
 
 
 def load_zoo_model(name: str, folder: Path | None = None) -> Bundle:

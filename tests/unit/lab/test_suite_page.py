@@ -112,7 +112,7 @@ def test_claims_are_tested_on_the_rows(tmp_path: Path) -> None:
     suite = suite_of(tmp_path, metrics=["compactness"], claims=claims, seed=0)
     result = run_suite(suite, tmp_path / "out", remark="The machine was busy.")
     report = result.reports["tiny-vit"]
-    found = check_claims(suite.claims, report, report.summary(), 0)
+    found = check_claims(suite.claims, "tiny-vit", report, report.summary(), 0)
     assert [(one.first, one.second) for one in found] == [names, names[::-1], (names[1], "control:random"), names]
     pair = report.compare("compactness", list(names))[names]
     assert found[0].pair.difference == pytest.approx(pair.difference)

@@ -1,7 +1,6 @@
 """Any model: one of no known family is watched in a forward pass to see where its features and attention are."""
 
 import itertools
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -45,10 +44,14 @@ def find_anatomy(model: nn.Module, batch: Batch, attention: bool = True) -> Anat
     Unless `attention` will be read, an unknown model keeps its own kernel in that pass.
     """
     inventory = inventory_of(model)
+    # Texts of which no token hides another.
     unmasked = batch.kwargs.get("input_ids") is not None and batch.mask_id is None and batch.pad_id is None
 
     def complete(anatomy: Anatomy) -> Anatomy:
-        return _with_traits(anatomy, inventory.modules(model), unmasked)
+        modules = inventory.modules(model)
+        traits: dict[str, Any] = {trait: next(filter(None, map(name, modules)), "") for trait, name in _TRAITS.items()}
+        no_mask = unmasked and getattr(anatomy.embedding, "padding_idx", None) is None
+        return replace(anatomy, heads=len(guests(modules)), no_mask=no_mask, **traits)
 
     known = inventory.fact("family", lambda: known_anatomy(model))
     if known is not None:
@@ -68,24 +71,14 @@ def find_anatomy(model: nn.Module, batch: Batch, attention: bool = True) -> Anat
     return anatomy
 
 
-def _with_traits(anatomy: Anatomy, modules: Sequence[nn.Module], unmasked: bool) -> Anatomy:
-    """The anatomy with what its modules say of themselves; texts are `unmasked` if no token of theirs hides another."""
-    names = {"activation": _smooth, "opaque": _scripted, "cuts_gradient": _quantised, "own_code": _unknown}
-    traits: dict[str, Any] = {trait: next(filter(None, map(name, modules)), "") for trait, name in names.items()}
-    no_mask = unmasked and getattr(anatomy.embedding, "padding_idx", None) is None
-    return replace(anatomy, heads=len(guests(modules)), no_mask=no_mask, **traits)
-
-
 def generic_anatomy(model: nn.Module, batch: Batch, attention: bool = True) -> Anatomy:
     """What a forward pass shows of an unknown model.
 
-    Blocks are the numbered children (of a `ModuleList` or `Sequential`) inside which attention ran, provided that
-    each call ran it once and over all tokens. The patch grid comes from a convolution whose kernel equals its stride.
-    Blocks must follow one another, and the patch grid must be where the tokens change with the first and last patch.
-    How the head reads the tokens is measured for each batch. The features of the CAM methods are the last of the
-    coarsest maps, of more than one pixel, that come out of a module with convolutions; a Transformer of unknown make
-    has none by default. A model that runs its first convolution several times (an ensemble of views, say) is refused
-    both, because the maps of one view are not those of the image. `attention` is that of `untouched`.
+    Blocks are the numbered children (of a `ModuleList` or `Sequential`) that follow one another and inside each of
+    which attention ran once and over all tokens; the patch grid comes from a convolution whose kernel equals its
+    stride. The features of the CAM methods are the last of the coarsest maps, of more than one pixel, that come out of
+    a module with convolutions. A model that runs its first convolution several times (an ensemble of views, say) has
+    neither, because the maps of one view are not those of the image. `attention` is that of `untouched`.
     """
     if isinstance(model, torch.jit.ScriptModule):
         hidden = "TorchScript shows nothing of its inside"
@@ -340,3 +333,7 @@ def _unknown(module: nn.Module) -> str:
     origin = type(module).__module__
     known = origin.partition(".")[0] in _LIBRARIES and not origin.startswith(("torch.fx", "torch.jit"))
     return "" if known else type(module).__name__
+
+
+# What the modules of a model say of themselves.
+_TRAITS = {"activation": _smooth, "opaque": _scripted, "cuts_gradient": _quantised, "own_code": _unknown}

@@ -109,10 +109,7 @@ def fitted_scale(scores: Tensor, y: Tensor, options: Options) -> float:
 
 
 def fit_logistic(h: Tensor, y: Tensor, held_out: Tensor, options: Options) -> LinearFit:
-    """Fit one head to features `h` (N, C) and labels `y` (N, n), both float64.
-
-    The rows in `held_out`, bool (N,), choose the strength; the final fit takes all.
-    """
+    """Fit one head to features `h` (N, C) and labels `y` (N, n), float64; rows `held_out` (N,) choose the strength."""
     alive = h.amax(0) > h.amin(0)
     h = h[:, alive]
     rows = LogisticProblem(h[~held_out], y[~held_out], options)

@@ -20,7 +20,7 @@ from mhex.heads.wiring.graph import ADDITIONS, ancestors, module_of
 _REDUCTIONS = {"mean", "sum", "amax", "amin", "max", torch.mean, torch.sum, torch.amax, torch.max}
 # Their result has the positions of their first argument: a query meets keys.
 _QUERIES = {F.scaled_dot_product_attention, operator.matmul, torch.matmul, torch.bmm, "matmul", "bmm", "__matmul__"}
-_CONVOLUTIONS = nn.modules.conv._ConvNd
+CONVOLUTIONS = nn.modules.conv._ConvNd
 # Operations that move axes, as methods of a tensor and as functions of torch, and how many axes they name.
 _MOVES = {
     **{"permute": range(1, 9), "flatten": range(3), "unsqueeze": range(1, 2)},
@@ -70,12 +70,7 @@ class Channels:
 
 def is_layer(module: nn.Module) -> bool:
     """True for what makes a branch more than a shortcut: convolutions, linear layers, attention."""
-    return isinstance(module, _CONVOLUTIONS | nn.Linear | nn.MultiheadAttention) or _is_gpt_linear(module)
-
-
-def is_map_layer(module: nn.Module) -> bool:
-    """True for convolutions."""
-    return isinstance(module, _CONVOLUTIONS)
+    return isinstance(module, CONVOLUTIONS | nn.Linear | nn.MultiheadAttention) or _is_gpt_linear(module)
 
 
 def keeps_width(layer: nn.Module) -> bool:
@@ -92,14 +87,11 @@ def input_width(module: nn.Module) -> int | None:
 
 
 def returned(module: nn.Module) -> Iterator[Channels]:
-    """Where the channels of what a module returns may be, likeliest first.
-
-    The last layer of a module decides; an earlier one is the next guess, for modules such as channel attention that
-    multiply their input by something of another shape.
-    """
+    """Where the channels of what a module returns may be, likeliest first, by its last layer, then by earlier ones."""
     if (widths := _of_layer(module)) is not None:
         yield widths[1]
         return
+    # An earlier layer is a guess for modules such as channel attention: they multiply their input by another shape.
     turns: list[tuple[int, ...]] = []
     for child in reversed(list(module.children())):
         if is_a(child, "torchvision", "Permute"):
@@ -113,7 +105,7 @@ def returned(module: nn.Module) -> Iterator[Channels]:
 
 def _of_layer(layer: nn.Module) -> tuple[int, Channels] | None:
     """How many channels a layer takes, and where those are that it returns; None for other modules."""
-    if isinstance(layer, _CONVOLUTIONS):
+    if isinstance(layer, CONVOLUTIONS):
         return layer.in_channels, Channels(layer.out_channels, 1, layer.weight.dim())
     if isinstance(layer, nn.Linear):
         return layer.in_features, Channels(layer.out_features, -1, None)

@@ -212,14 +212,13 @@ def _compiled(kind: type[nn.Module], code: _Code) -> Forward:
 
 
 def graft_junctions(model: nn.Module, junctions: Iterable[Junction], join: Join) -> None:
-    """Route the additions of these junctions through `join`.
+    """Route the additions of these junctions through `join`; `ungraft` undoes it.
 
     The code of a unit is the one that was traced: flags that its forward reads off itself are taken as they are now.
     Children whose code became part of it (of a Hugging Face `BertLayer`, those around its additions) are not called;
     their forward hooks fire all the same, their backward hooks do not.
-    `ungraft` undoes it.
     """
-    for unit, members in _by_unit(model, junctions):
+    for unit, members in _by_unit(model, junctions).items():
         _rewrite(unit, {j: (_JOIN, (j.name,)) for j in members})
         unit.__dict__[_JOIN] = join
 
@@ -227,12 +226,11 @@ def graft_junctions(model: nn.Module, junctions: Iterable[Junction], join: Join)
 def plant(model: nn.Module, joins: Mapping[Junction, nn.Module]) -> dict[str, str]:
     """Let modules stand where the model adds; they become children of the units, and there is no way back.
 
-    Each is called with shortcut, branch and the masks of the unit by name, and returns what takes the place of their
-    sum. The result has dotted names of the modules inside the model, by name of the junction.
+    Each is called as a `Join`, without a name. The result has their dotted names in the model, by name of the junction.
     """
     planted: dict[str, str] = {}
     places: list[tuple[nn.Module, dict[Junction, str]]] = []
-    for unit, members in _by_unit(model, joins):
+    for unit, members in _by_unit(model, joins).items():
         children = {j: "_".join([_CHILD, *j.name.split(":")[1:]]) for j in members}
         for child in children.values():
             if hasattr(unit, child):
@@ -247,12 +245,12 @@ def plant(model: nn.Module, joins: Mapping[Junction, nn.Module]) -> dict[str, st
     return planted
 
 
-def _by_unit(model: nn.Module, junctions: Iterable[Junction]) -> list[tuple[nn.Module, list[Junction]]]:
-    """Units of the model and the junctions in each."""
-    by_unit: dict[str, list[Junction]] = {}
+def _by_unit(model: nn.Module, junctions: Iterable[Junction]) -> dict[nn.Module, list[Junction]]:
+    """The junctions in each unit of the model."""
+    by_unit: dict[nn.Module, list[Junction]] = {}
     for junction in junctions:
-        by_unit.setdefault(junction.unit, []).append(junction)
-    return [(model.get_submodule(name), members) for name, members in by_unit.items()]
+        by_unit.setdefault(model.get_submodule(junction.unit), []).append(junction)
+    return by_unit
 
 
 def ungraft(model: nn.Module) -> None:

@@ -7,6 +7,7 @@ import operator
 import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -27,10 +28,7 @@ _NO_STEPS = {"EXTENDED_ARG", "CACHE", "NOT_TAKEN", "NOP", "RESUME"}
 
 
 class UnitTracer(fx.Tracer):
-    """Traces one module's own forward; its children stay calls, apart from those named in `inline`.
-
-    With `hooked`, the hooks of those children become part of the graph too.
-    """
+    """Traces one module's own forward; children stay calls, but for those in `inline`, with hooks if `hooked`."""
 
     def __init__(self, inline: tuple[str, ...] = (), hooked: bool = False) -> None:
         super().__init__()
@@ -68,9 +66,8 @@ class UnitTracer(fx.Tracer):
 def trace_unit(unit: nn.Module, training: bool, present: Iterable[str] = (), hooked: bool = False) -> fx.Graph:
     """The graph of a module's own forward, in training or in evaluation mode; the module is left as it is.
 
-    Of the arguments that are tested for None, those that are `present` are not None. A graph that is `hooked` calls the
-    hooks of children whose code became part of it. Raises one of `UNTRACEABLE` if the forward cannot be traced, or does
-    not do the same every time.
+    Of the arguments that are tested for None, those that are `present` are not None; `hooked` is that of `UnitTracer`.
+    Raises one of `UNTRACEABLE` if the forward cannot be traced, or does not do the same every time.
     """
     before = unit.training
     unit.training = training
@@ -137,9 +134,7 @@ class _State:
 
 def _entries(value: Any) -> list[Any]:
     """Keys and values of a table, each key before its value, or the entries of a list; nothing for other values."""
-    if isinstance(value, dict):
-        return [part for pair in value.items() for part in pair]
-    return list(value) if isinstance(value, list) else []
+    return list(chain(*value.items())) if isinstance(value, dict) else list(value) if isinstance(value, list) else []
 
 
 @contextmanager

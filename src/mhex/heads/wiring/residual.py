@@ -9,7 +9,7 @@ from typing import Any
 from torch import fx, nn
 
 from mhex.errors import ArgumentError, ArgumentTypeError, UnsupportedModelError, some_of, unknown_name, warn
-from mhex.heads.wiring.channels import channels_of, input_width, is_layer, is_map_layer, keeps_width, positions
+from mhex.heads.wiring.channels import CONVOLUTIONS, channels_of, input_width, is_layer, keeps_width, positions
 from mhex.heads.wiring.graph import ADDITIONS, UNTRACEABLE, adds_in_python, ancestors, module_of, trace_unit
 
 ROOT = "(model)"  # name of a unit that is the whole model; no module can have it
@@ -71,8 +71,8 @@ def _meeting(unit: nn.Module, addition: fx.Node) -> Meeting | str | None:
     """The residual addition at a node, why it cannot carry a head, or None if it is no such addition."""
     a, b = (arg for arg in addition.args if isinstance(arg, fx.Node))
     above_a, above_b = ancestors(a), ancestors(b)
-    size_a, size_b = _size(unit, above_a - above_b), _size(unit, above_b - above_a)
-    nodes, common = list(addition.graph.nodes), above_a & above_b
+    own_a, own_b, common = above_a - above_b, above_b - above_a, above_a & above_b
+    size_a, size_b, nodes = _size(unit, own_a), _size(unit, own_b), list(addition.graph.nodes)
     fork = next((node for node in reversed(nodes) if node in common and node.op != "get_attr"), None)
     stream = next(node for node in nodes if node.op == "placeholder")
     if max(size_a, size_b)[0] == 0 or fork is None or stream not in ancestors(fork) or not _closes(fork, addition):
@@ -81,7 +81,7 @@ def _meeting(unit: nn.Module, addition: fx.Node) -> Meeting | str | None:
         return "adds a shortcut and two branches in a row, so no branch is the one; write x + (a(x) + b(x))"
     if size_a == size_b:  # neither has more to it than the other: no shortcut
         return None
-    shortcut, branch, passed = (a, b, above_a - above_b) if size_a < size_b else (b, a, above_b - above_a)
+    shortcut, branch, passed = (a, b, own_a) if size_a < size_b else (b, a, own_b)
     sources = positions(unit, shortcut)
     if not sources or any(node.op != "placeholder" or "cls" in node.name for node in sources):
         return "adds tensors whose positions are not those of its input (attention pooling, class attention)"
@@ -149,17 +149,13 @@ def _size(unit: nn.Module, nodes: set[fx.Node]) -> tuple[int, int]:
 
 def _stride(layer: Any) -> int:
     """The stride of a layer that may shrink a map; 1 for all others."""
-    if not is_map_layer(layer) and not isinstance(layer, nn.MaxPool2d | nn.AvgPool2d):
+    if not isinstance(layer, CONVOLUTIONS | nn.MaxPool2d | nn.AvgPool2d):
         return 1
     return int(layer.stride if isinstance(layer.stride, int) else max(layer.stride))
 
 
 def survey(model: nn.Module) -> Survey:
-    """Every residual addition of the model, and the units that have one in which no head can be placed.
-
-    Raises:
-        UnsupportedModelError: There is no addition; the message lists what was looked at.
-    """
+    """Every residual addition of a model, and units where no head can be placed; a model without any is refused."""
     junctions: list[Junction] = []
     failed: dict[str, str] = {}
     refused: dict[str, str] = {}
@@ -198,15 +194,12 @@ def survey(model: nn.Module) -> Survey:
 
 
 def _may_be_unit(module: nn.Module, name: str, units: set[str]) -> bool:
-    """True for a module that could have a branch, neither holds residual units nor is a part of one.
-
-    What holds units adds other things as a rule (losses), and so does what is inside of them (attention). A branch of
-    one layer keeps its width; a single layer that does not is an embedding, to which positions are added.
-    """
-    around = any(name == unit or name.startswith(f"{unit}.") for unit in units if unit)
-    inside = any(unit.startswith(f"{name}.") for unit in units) or not name
-    if around or inside:
+    """True for a module that could have a branch, neither holds residual units nor is a part of one."""
+    # What holds units adds other things as a rule (losses), and so does what is inside of them (attention).
+    within = any(name == unit or name.startswith(f"{unit}.") for unit in units if unit)
+    if within or not name or any(unit.startswith(f"{name}.") for unit in units):
         return False
+    # A branch of one layer keeps its width; one that does not is an embedding, to which positions are added.
     layers = [layer for layer in module.modules() if is_layer(layer)]
     return len(layers) > 1 or any(keeps_width(layer) for layer in layers)
 
@@ -228,7 +221,7 @@ def unit_of(name: str) -> str:
 
 def kind_of(unit: nn.Module) -> str:
     """`"map"` for a unit with convolutions, `"token"` for one without."""
-    return "map" if any(is_map_layer(m) for m in unit.modules()) else "token"
+    return "map" if any(isinstance(m, CONVOLUTIONS) for m in unit.modules()) else "token"
 
 
 def closing_norm(model: nn.Module, junction: Junction) -> nn.modules.batchnorm._BatchNorm | None:

@@ -38,11 +38,9 @@ FACTS: dict[str, Any] = {
 def load_cifar10(split: str = "train", *, limit: int | None = None) -> ImageSet:
     """Load CIFAR-10 from ``cifar10.parquet``, splits ``"train"`` and ``"test"``; a photo is named by its row."""
     table, rows = files.read_split("cifar10.parquet", "CIFAR-10", ["image", "label"], split, limit)
-    images, labels = (
-        files.decode_images(table["image"]),
-        files.checked_labels(table["label"], CIFAR10_CLASSES, "CIFAR-10"),
-    )
-    return ImageSet(images=images, labels=labels, classes=CIFAR10_CLASSES, split=split, names=tuple(map(str, rows)))
+    labels = files.checked_labels(table["label"], CIFAR10_CLASSES, "CIFAR-10")
+    images, names = files.decode_images(table["image"]), tuple(map(str, rows))
+    return ImageSet(images=images, labels=labels, classes=CIFAR10_CLASSES, split=split, names=names)
 
 
 @register_data(

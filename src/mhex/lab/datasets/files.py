@@ -8,7 +8,6 @@ import struct
 import tokenize
 import zipfile
 import zlib
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -338,8 +337,10 @@ def fitted(photo: Image.Image, side: int, fit: Fit, *, nearest: bool = False) ->
     return photo.resize((width, height), resample).crop((x, y, x + side, y + side))
 
 
-class _Files(ABC):
-    """Files that become squares, several at a time."""
+class _Files:
+    """Files that become squares, several at a time; `_square` makes the square of an opened file."""
+
+    _square: Callable[[Image.Image, Path], Array]
 
     def __init__(self, paths: Sequence[Path], side: int, fit: Fit) -> None:
         if fit not in ("crop", "squash"):
@@ -367,10 +368,6 @@ class _Files(ABC):
         path = self.paths[row]
         with opened_image(path, path.name) as photo:
             return self._square(photo, path)
-
-    @abstractmethod
-    def _square(self, photo: Image.Image, path: Path) -> Array:
-        """The square of an opened file."""
 
 
 class PhotoFiles(_Files):

@@ -124,15 +124,12 @@ def load_imagenet_multi(
 ) -> TwoClassSet:
     """List the validation photos of ImageNet-1k that show two different things.
 
-    Annotations are ``imagenet/real.json`` as published with "Are we done with ImageNet?" (a list of class numbers for
-    each of the 50,000 validation photos, in the order of their names), or another file of the same folder that maps
-    names of photos to lists of class numbers or synsets.
-
     Args:
         split: ``"val"`` or ``"all"``, which are the same.
         limit: As for all loaders.
         side: Side of the squares that photos are cut to when they are taken.
-        file: Name of the annotations in ``imagenet``.
+        file: Annotations in ``imagenet``: ``real.json`` as published with "Are we done with ImageNet?", a list of class
+            numbers for each validation photo, or a file from names of photos to lists of class numbers or synsets.
         threshold: Classes whose names are more alike than this count as the same object; see `same_object`.
         embed: From names to vectors, for `same_object`; by default names are compared letter by letter.
         single: Whether to keep photos of one object, too; their second class is -1.
@@ -196,13 +193,11 @@ def _annotations(path: Path) -> dict[str, tuple[int, ...]]:
 def same_object(names: Sequence[str], threshold: float = 0.75, embed: Embed | None = None) -> Tensor:
     """Tell which classes are the same object: the cosine of a name of one and a name of the other is above a threshold.
 
-    Names are compared by their groups of three letters unless vectors are given: that finds sunglass and sunglasses,
-    and not screen and monitor, for which the vectors of a language model are needed.
-
     Args:
         names: Of C classes, several names of one with commas between.
         threshold: In 0..1.
-        embed: From M names to vectors (M, D).
+        embed: From M names to vectors (M, D); by default counts of groups of three letters, which find sunglass and
+            sunglasses, and not screen and monitor: these need the vectors of a language model.
 
     Returns:
         (C, C), bool; a class is the same as itself.

@@ -1,7 +1,4 @@
-"""MedMNIST: small medical images in numpy archives; and the blood cells that BloodMNIST was made of, at 96 pixels.
-
-torchvision has neither.
-"""
+"""MedMNIST: small medical images in numpy archives; and the blood cells that BloodMNIST was made of, at 96 pixels."""
 
 from collections.abc import Sequence
 from functools import partial

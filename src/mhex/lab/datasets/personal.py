@@ -1,7 +1,4 @@
-"""Data of the user: photos in a folder for each class, and photos or texts in a CSV file.
-
-The loaders raise what all loaders raise, and `ArgumentError` where a class is not among ``classes``.
-"""
+"""Data of the user: photos in a folder for each class, and photos or texts in a CSV file."""
 
 from collections.abc import Sequence
 from pathlib import Path

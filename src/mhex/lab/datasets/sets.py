@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, overload
+from typing import Any, Literal
 
 import torch
 from PIL import Image
@@ -32,13 +32,7 @@ class Items(Sequence[dict[str, Any]]):
     def __len__(self) -> int:
         return self._count
 
-    @overload
-    def __getitem__(self, place: int) -> dict[str, Any]: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> Items: ...
-
-    def __getitem__(self, place: int | slice) -> dict[str, Any] | Items:
+    def __getitem__(self, place: Any) -> Any:
         if isinstance(place, slice):
             position = range(self._count)[place]
             return Items(len(position), lambda inner: self._take(position[inner]))
@@ -232,20 +226,18 @@ class SegmentationSet:
 
 
 def two_class_items(photos: ImageSet | PhotoSet, form: Form, *, limit: int | None = None, seed: int = 0) -> Items:
-    """Pictures of two classes for `mhex.evaluate`, each photo used once at most.
+    """Pictures of two classes for `mhex.evaluate`, made of photos with one class each, which are used once at most.
 
     The classes are of two groups where there are groups, such as a breed of cats and one of dogs.
 
     Args:
         photos: With one class each.
-        form: `"side-by-side"`: the middle halves of two photos, so that sizes and proportions stay as they were.
-            `"mosaic"`: 2 x 2 whole photos, two of each class.
+        form: `"side-by-side"`: the middle halves of two photos; `"mosaic"`: 2 x 2 whole photos, two of each class.
         limit: At most so many pictures.
         seed: Decides which photos come together, and where.
 
     Returns:
-        Items with ``image``, ``label`` and ``other``, the two classes; of mosaics also ``tiles``, the class of each
-        cell, row by row.
+        Items with ``image``, the two classes ``label`` and ``other``, and of mosaics ``tiles``, classes row by row.
     """
     if photos.labels.dim() != 1:
         raise ArgumentError("Expected photos with one class each for pictures of two classes, but they have several.")
@@ -274,16 +266,14 @@ def two_class_items(photos: ImageSet | PhotoSet, form: Form, *, limit: int | Non
     return Items(len(pairs), take)
 
 
-def _class_pairs(rows: Sequence[int], labels: Sequence[int]) -> list[Unit]:
+def _class_pairs(rows: Sequence[int], labels: Sequence[int]) -> Iterator[Unit]:
     """Pairs of rows of the same class, in the order in which they become complete."""
     waiting: dict[int, int] = {}
-    pairs: list[Unit] = []
     for row in rows:
         if labels[row] in waiting:
-            pairs.append((waiting.pop(labels[row]), row))
+            yield waiting.pop(labels[row]), row
         else:
             waiting[labels[row]] = row
-    return pairs
 
 
 def _partners(groups: list[list[Unit]], limit: int | None) -> list[tuple[Unit, Unit]]:

@@ -2,11 +2,10 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import torch
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
@@ -27,7 +26,6 @@ from mhex.viz import save_figure
 from mhex.viz.charts import curve_figure, styles_of
 
 _FEW = 3  # methods, below which an order says nothing
-_OUR_COLUMNS = 2  # of ours in one table; each has a published one beside it
 _COLUMNS = 4  # of numbers in one table: more do not fit beside each other on a page
 _IMAGES = "images"  # the folder of charts beside a page
 _LEVEL = 0.05  # of the tests of claims
@@ -38,7 +36,7 @@ def write_page(result: SuiteResult, path: Path) -> list[Path]:
     """Write the page of a suite, and its charts into the folder `images` beside it; give all files, the page first."""
     charts = suite_charts(result)
     with writing(path):
-        (path.parent / _IMAGES if charts else path.parent).mkdir(parents=True, exist_ok=True)
+        (path.parent / (_IMAGES if charts else "")).mkdir(parents=True, exist_ok=True)
     files = [save_figure(chart, path.parent / chart_path(result, label)) for label, chart in charts.items()]
     write_text(suite_page(result), path)  # the last, because it links the charts
     return [path, *files]
@@ -63,10 +61,7 @@ def chart_path(result: SuiteResult, label: str) -> str:
 
 
 def suite_page(result: SuiteResult) -> str:
-    """Write a suite's page: command, seed, models with their accuracies, tables, protocols, costs, and how to read it.
-
-    Charts, where the suite asks for them, are linked as files in a folder `images` beside the page.
-    """
+    """Write a suite's page, which links charts, where the suite asks for them, as files in a folder `images`."""
     records = {label: result.record["models"][label] for label in result.reports}
     page = _template().render(result=result, records=records)
     return re.sub(r"\n{3,}", "\n\n", page).strip() + "\n"
@@ -76,29 +71,16 @@ def suite_page(result: SuiteResult) -> str:
 def _template() -> Template:
     loader = PackageLoader("mhex.lab.suites")
     environment = Environment(loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    for function in (accuracy, beside, chart_path, check_claims, explain_seconds, is_control, parts_for, tables):
+    for function in (beside, chart_path, check_claims, explain_seconds, is_control, tables):
         environment.globals[function.__name__] = function
     return environment.get_template("suite.md")
 
 
-def parts_for(label: str, parts: Sequence[Any]) -> list[Any]:
-    """Choose the published numbers, or the claims, that are for a model."""
-    return [part for part in parts if not part.models or label in part.models]
-
-
-def accuracy(entry: Mapping[str, Any] | None) -> str:
-    """The accuracy entry of a card in words: `breed 71.2 % (test)`."""
-    if not entry:
-        return "not measured"
-    shares = [f"{name.replace('_', ' ')} {100 * v:.1f} %" for name, v in entry.items() if isinstance(v, float)]
-    return f"{', '.join(shares)} ({entry.get('split', 'unknown split')})"
-
-
 def tables(report: Report, cells: Sequence[Cell]) -> str:
-    """Put methods by metrics into tables of at most four columns, metrics in one piece where they fit.
+    """Put the cells of a report's summary into tables of at most four columns, metrics in one piece where they fit.
 
     A column that is the same for every method, such as how often a model is not sure, becomes a line below the tables,
-    unless it is 0. Remarks and the protocols of the report stand below all; the cells are those of its summary.
+    unless it is 0. Remarks and protocols stand below all.
     """
     texts: dict[str, set[str]] = {}
     for cell in cells:
@@ -131,28 +113,17 @@ def tables(report: Report, cells: Sequence[Cell]) -> str:
 
 def beside(
     published: PublishedPart, cells: Sequence[Cell], seed: int
-) -> tuple[list[tuple[list[str], list[list[str]]]], list[tuple[str, int, float]]]:
-    """Put our numbers beside those of a paper, for the methods and columns that both have.
+) -> tuple[list[str], list[str], dict[tuple[str, str], Cell], list[tuple[str, int, float]]]:
+    """What our numbers and those of a paper have in common; names of columns hold the suite's seed where it is not 0.
 
-    Names of columns hold the suite's seed where it is not 0. Gives tables of a head and rows, none without common
-    numbers; and, of each column with enough methods, their number and the rank correlation of the two orders.
+    Gives the methods and the columns that both have, our cells by method and column, and, of each column with enough
+    methods, their number and the rank correlation of the two orders.
     """
     ours = {(cell.method, without_seed(cell.column, seed)): cell for cell in cells}
     methods = [name for name in published.values if any(method == name for method, _ in ours)]
     headings = dict.fromkeys(column for name in methods for column in published.values[name])
     columns = [name for name in headings if any(column == name for _, column in ours)]
-    groups, orders = [], []
-    for start in range(0, len(columns), _OUR_COLUMNS):
-        part = columns[start : start + _OUR_COLUMNS]
-        rows = []
-        for method in methods:
-            row = [method]
-            for column in part:
-                cell, value = ours.get((method, column)), published.values[method].get(column)
-                share = "—" if value is None else f"{value / 100 if published.percent else float(value):.4g}"
-                row += ["" if cell is None else cell.text, share]
-            rows.append(row)
-        groups.append((["method", *(name for column in part for name in (column, "published"))], rows))
+    orders = []
     for column in columns:
         common = [name for name in methods if (name, column) in ours and column in published.values[name]]
         pairs = [(ours[name, column].value, float(published.values[name][column])) for name in common]
@@ -160,7 +131,7 @@ def beside(
         rho = float(rank_correlation(*torch.tensor(pairs, dtype=torch.float64).mT)) if len(pairs) >= _FEW else math.nan
         if not math.isnan(rho):
             orders.append((column, len(pairs), rho))
-    return groups, orders
+    return methods, columns, ours, orders
 
 
 @dataclass(frozen=True)
@@ -182,7 +153,9 @@ class Checked:
         return "better" if (self.pair.difference > 0) is self.higher else "worse"
 
 
-def check_claims(claims: Sequence[ClaimPart], report: Report, cells: Sequence[Cell], seed: int) -> list[Checked]:
+def check_claims(
+    claims: Sequence[ClaimPart], label: str, report: Report, cells: Sequence[Cell], seed: int
+) -> list[Checked]:
     """Test each pair of the claims for a model by flips of signs, on the cells of its report's summary.
 
     Pairs of methods that were not judged are passed over; names of columns hold the suite's seed where it is not 0.
@@ -191,7 +164,7 @@ def check_claims(claims: Sequence[ClaimPart], report: Report, cells: Sequence[Ce
     checks = []
     for claim in claims:
         cell = by_column.get(claim.column)
-        if cell is None or cell.higher is None:
+        if cell is None or cell.higher is None or (claim.models and label not in claim.models):
             continue
         output = report.metric(cell.metric).outputs.index(cell.output)
         for first in claim.better:

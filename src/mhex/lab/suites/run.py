@@ -184,12 +184,12 @@ def run_suite(
         suite: As `mhex.lab.config.suite.read_suite` gives it.
         out: Folder of the suite: rows of each model in `out/LABEL`, and `out/suite.json`.
         device: Where models run.
-        quick: In the quick form.
-        progress: Draw progress bars with the time that is left.
+        quick: Whether to run the quick form.
+        progress: Whether to draw progress bars.
         command: What made the result, for pages; by default this call in words.
         remark: On the circumstances, for pages: that other work ran on the same device, say.
         shelf: Where models and data are kept for other suites.
-        say: Takes a line when a model is done, with how long it took.
+        say: Takes a line when a model is done.
 
     Raises:
         ArgumentError: Something is wrong with the suite, a model or the folder; nothing has been judged then.

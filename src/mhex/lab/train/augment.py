@@ -75,10 +75,7 @@ def draw(count: int, settings: RecipeAugment, generator: torch.Generator) -> Dra
 
 
 def augment(images: Tensor, draws: Draws, side: int) -> Tensor:
-    """Crop, turn, flip, recolour and erase every photo on its own.
-
-    Takes photos (N, 3, H, W), uint8, on the device of their draws; gives (N, 3, side, side), float32 in 0..1.
-    """
+    """Crop, turn, flip, recolour and erase photos (N, 3, H, W), uint8; gives (N, 3, side, side), float32 in 0..1."""
     pixels = images.float() / 255
     grid = functional.affine_grid(draws.matrices, [len(images), 3, side, side], align_corners=False)
     pixels = functional.grid_sample(pixels, grid, mode="bilinear", padding_mode="reflection", align_corners=False)

@@ -32,10 +32,7 @@ _READ_OUT = re.compile(r"\.(w2\.weight|intercept)$")
 
 
 def write_tensors(state: Mapping[str, Tensor], path: Path, facts: Mapping[str, str] | None = None) -> None:
-    """Write tensors, with text entries for the header, so that a broken run leaves no half file.
-
-    Each tensor is copied, since the format knows no shared memory.
-    """
+    """Write copies of tensors, since the format knows no shared memory, and texts for the header; whole or not."""
     copies = {name: value.detach().cpu().clone() for name, value in state.items()}
     _files.write_tensors(copies, path, facts, durable=True)
 

@@ -13,9 +13,9 @@ from mhex.lab.datasets import data_entry
 from mhex.lab.train.checkpoint import flatten
 from mhex.lab.train.loop import DivergedError, Loop
 from mhex.lab.train.networks import Network, check_architecture
-from mhex.lab.train.objective import Objective, logits_of
+from mhex.lab.train.objective import logits_of
 from mhex.lab.train.optimiser import learning_mode, make_optimizer, state_copy
-from mhex.lab.train.samples import Feed, derive, epoch_order
+from mhex.lab.train.samples import derive, epoch_order
 from mhex.zoo.files import FAILURES, in_one_line
 
 
@@ -94,7 +94,7 @@ def try_step(loop: Loop) -> None:
     optimizer = make_optimizer(model, settings)
     torch.manual_seed(derive(recipe.seed, "dropout", 0, 0, loop.accelerator.process_index))
     try:
-        with _reading(recipe, loop.share), loop.accelerator.autocast():
+        with reading(recipe, loop.share), loop.accelerator.autocast():
             batch = loop.feed.varied(rows, slice(0, loop.share), loop.table, recipe.seed, 0)
             loss: torch.Tensor = loop.objective(batch.inputs, batch.targets, loop.advice(batch))
         if not math.isfinite(loss.item()):
@@ -114,13 +114,8 @@ def try_step(loop: Loop) -> None:
         model.load_state_dict(before)
 
 
-def try_answer(recipe: TrainingRecipe, objective: Objective, feed: Feed) -> None:
-    """Ask a network about one sample, which it must be able to read."""
-    with _reading(recipe, 1), torch.no_grad():
-        objective.eval().predict(feed.plain(torch.zeros(1, dtype=torch.int64)))
-
-
-def _reading(recipe: TrainingRecipe, samples: int) -> AbstractContextManager[None]:
+def reading(recipe: TrainingRecipe, samples: int) -> AbstractContextManager[None]:
+    """Refuse, in one sentence, so many samples that a network cannot take."""
     size = f"at {recipe.data.side} px" if recipe.data.side else f"of up to {recipe.data.length} tokens"
     keys = "train.batch, " if recipe.train else ""
     return one_sentence(

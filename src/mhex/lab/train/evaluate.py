@@ -23,10 +23,7 @@ TEMPERATURE = 0.07  # of the votes, as DINO's evaluation has it (Wu et al. 2018)
 
 
 def make_objective(recipe: TrainingRecipe, classes: Sequence[str], *, training: bool) -> tuple[Network, Objective]:
-    """Build the network of a recipe with its heads, and what it minimises.
-
-    With `training`, it has what matters in training alone, such as the projector of learning without labels.
-    """
+    """Build the network of a recipe with its heads, and what it minimises; with `training`, as for `make_network`."""
     network = make_network(recipe, classes, training=training)
     if recipe.heads is not None:
         scaffold = attach_heads(network.model, len(classes), recipe.heads.model_dump(mode="json"))

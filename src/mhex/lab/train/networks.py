@@ -56,10 +56,7 @@ def _architectures(source: str) -> tuple[str, ...]:
 
 
 def make_network(recipe: TrainingRecipe, classes: Sequence[str], *, training: bool) -> Network:
-    """Build the network of a recipe, without heads and without the weights of other recipes.
-
-    With `training`, it has what matters in training alone. Without labels, it has no classifier and gives features.
-    """
+    """Build the network of a recipe, without heads and weights of others; `training` adds what matters there alone."""
     part, kind = recipe.model, data_entry(recipe.data.name).kind
     arguments = {**part.arguments, **(part.extra if training else {})}
     features = recipe.unlabelled is not None

@@ -29,11 +29,6 @@ def smoothed_targets(classes: int, amount: float, group_of: Sequence[int] | None
     return (1 - amount) * torch.eye(classes) + amount * peers / peers.sum(dim=1, keepdim=True)
 
 
-def soft_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Give the cross entropy of logits (N, C) against class probabilities (N, C), meaned over the batch, in float32."""
-    return -(targets * functional.log_softmax(logits.float(), dim=1)).sum(dim=1).mean()
-
-
 def distillation(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
     """Give the Kullback-Leibler divergence of the student's logits (N, C) from the teacher's (Hinton et al. 2015).
 
@@ -75,8 +70,8 @@ class Objective(nn.Module):
         return (1 - self.distil.share) * loss + self.distil.share * taught
 
     def supervised(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Give the loss against the labels."""
-        return soft_cross_entropy(logits, targets)
+        """Give the loss against the labels, in float32."""
+        return functional.cross_entropy(logits.float(), targets)
 
     def answer(self, logits: Tensor) -> Tensor:
         """Give the logits (B, C) that count as the answer, after a forward pass."""

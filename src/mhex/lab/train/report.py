@@ -4,10 +4,12 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from torch import Tensor
 
 from mhex._files import read_json, write_text
@@ -115,10 +117,7 @@ def _write_json(value: dict[str, Any], path: Path) -> None:
 def ship(
     run: FinishedRun, part: RecipeShipping, samples: AnySet, measure: Callable[[Path], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Write weights and card into the folder ``shipped`` of a run; give the card.
-
-    The samples name classes and groups, and `measure` makes the card's entry ``accuracy`` from the weights file.
-    """
+    """Write weights, and a card with what `measure` says of them, into the folder ``shipped``; give the card."""
     if read_facts(run.weights).get("digest") != run.report["digest"]:
         raise ArgumentError(
             f"The card of {run.recipe.name} would tell of the recipe in {REPORT}, and {run.weights} was made by "
@@ -167,7 +166,8 @@ def describe(run: FinishedRun, samples: AnySet) -> dict[str, Any]:
     network = {"architecture": model.architecture, "arguments": arguments}
     if base is not None:
         network = {"base": base["name"], "architecture": base["architecture"], "arguments": base["arguments"]}
-    pretraining = dict.fromkeys(past.recipe.data.name for past in runs if past.recipe.data.name != recipe.data.name)
+    names = dict.fromkeys(past.recipe.data.name for past in runs if past.recipe.data.name != recipe.data.name)
+    earlier = [data_entry(name) for name in names]  # what earlier runs learned from
     card: dict[str, Any] = {
         "name": recipe.name,
         "title": recipe.title,
@@ -183,9 +183,8 @@ def describe(run: FinishedRun, samples: AnySet) -> dict[str, Any]:
     text = {"tokenizer": model.source, "length": recipe.data.length}
     card["preprocess"] = text if isinstance(samples, TextSet) else recipe.view.as_card()
     card["data"] = {"name": entry.title, "licence": entry.licence, "citation": entry.citation, "form": entry.form}
-    if pretraining:
-        sets = map(data_entry, pretraining)
-        card["data"]["pretraining"] = " ".join(f"{data.title} ({data.citation}), {data.form}." for data in sets)
+    if earlier:
+        card["data"]["pretraining"] = " ".join(f"{data.title} ({data.citation}), {data.form}." for data in earlier)
     elif base is not None and "pretraining" in base["data"]:
         card["data"]["pretraining"] = base["data"]["pretraining"]
     card["recipe"] = {
@@ -193,49 +192,18 @@ def describe(run: FinishedRun, samples: AnySet) -> dict[str, Any]:
         "settings": recipe.identity(),
         "seed": recipe.seed,
         "epochs": {past.recipe.name: len(past.report["epochs"]) for past in runs},
-        "done": " ".join(account(past.recipe) for past in runs),
+        "done": " ".join(_template("account").render(recipe=past.recipe) for past in runs),
         "torch": run.report["versions"]["torch"],
         "timm": run.report["versions"]["timm"],
         "date": run.report["date"],
     }
     card["parameters"] = run.report["parameters"]
-    card["licence"] = licence(recipe, list(pretraining)) if base is None else base["licence"]
+    card["licence"] = _template("licence").render(sets=[entry, *earlier]) if base is None else base["licence"]
     return card
 
 
-def account(recipe: TrainingRecipe) -> str:
-    """Say in one sentence what was done, for the card."""
-    part, data = recipe.model, recipe.data
-    if recipe.fit is not None:
-        return (
-            f"{recipe.name}: explainer heads fitted by {recipe.fit.method} to the frozen zoo:{part.architecture} on "
-            f"{data.name}, without training."
-        )
-    settings = recipe.training
-    taught = f", taught by {' and '.join(recipe.distil.teachers)}" if recipe.distil else ""
-    fresh = "from random weights" if part.source in ("timm", "torchvision") else "from pretrained weights"
-    begun = f"from {part.start}" if part.start else fresh
-    size = f"{data.side} px" if data.side else f"{data.length} tokens"
-    heads = f" with explainer heads ({recipe.heads.preset}, {recipe.heads.mode})" if recipe.heads else ""
-    labels = f" without labels ({recipe.unlabelled.method})" if recipe.unlabelled else ""
-    probe = " (a linear probe: the body is frozen)" if settings.freeze == "body" and not recipe.heads else ""
-    return (
-        f"{recipe.name}: {part.architecture or part.source}{heads} {begun} on {data.name} at {size}{labels}{probe}, "
-        f"{settings.epochs} epochs of {settings.optimizer} (rate {settings.rate:g}, batch {settings.batch}){taught}."
-    )
-
-
-def licence(recipe: TrainingRecipe, pretraining: list[str]) -> str:
-    """Say what may be done with the weights, as far as their data say."""
-    sets = [data_entry(name) for name in (recipe.data.name, *pretraining)]
-    terms = ", and ".join(
-        f"{data.title}, which names no licence" if data.licence == "none named" else f"{data.title} ({data.licence})"
-        for data in sets
-    )
-    words = f"The code that made and loads these weights is Apache-2.0. The weights were learned from {terms}"
-    if "SA" in sets[0].licence:
-        return (
-            f"{words}; where weights count as derived from their training data, {sets[0].licence} applies to them, "
-            "with attribution to the data set cited above."
-        )
-    return f"{words}; cite the data set named above."
+@cache
+def _template(name: str) -> Template:
+    """A sentence of a card: what was done by a recipe, or what may be done with the weights, as far as data say."""
+    environment = Environment(loader=PackageLoader("mhex.lab.train"), undefined=StrictUndefined, trim_blocks=True)
+    return environment.get_template(f"{name}.txt")

@@ -15,7 +15,7 @@ from mhex.errors import ArgumentError, unknown_name
 from mhex.heads.scaffold import Scaffold
 from mhex.lab.config.recipe import RecipeFit, TrainingRecipe, find_named, packaged_recipes, read_recipe
 from mhex.lab.train.checkpoint import FOLDER, latest_checkpoint, load_weights, read_tensors, transfer, write_tensors
-from mhex.lab.train.dry_run import check_length, check_recipe, try_answer, try_step
+from mhex.lab.train.dry_run import check_length, check_recipe, reading, try_step
 from mhex.lab.train.evaluate import make_objective, measure
 from mhex.lab.train.loop import LOGS, Loop, Pace, make_accelerator
 from mhex.lab.train.networks import Network, make_network
@@ -30,19 +30,10 @@ from mhex.zoo.shipped import folder_of, models_folder
 def train(
     recipe: TrainingRecipe, out: Path, *, pace: Pace | None = None, restart: bool = False, source: str = ""
 ) -> dict[str, Any]:
-    """Run a recipe; a run that was broken off goes on, a finished one is left as it is.
+    """Run a recipe in the folder `out`, and give its report; a run that was broken off goes on, a finished one stays.
 
-    Torch's global generator is seeded anew in every step.
-
-    Args:
-        recipe: The recipe.
-        out: Folder of the run; those of recipes it needs lie beside it.
-        pace: How often to write checkpoints, and where to talk.
-        restart: Begin anew, whatever the folder holds of this or another recipe.
-        source: Name of the recipe's file, for messages.
-
-    Returns:
-        The report, as written to ``report.json``.
+    The runs of recipes that it needs lie beside the folder. With `restart` it begins anew, whatever the folder holds;
+    `source` names the recipe's file in messages. Torch's global generator is seeded anew in every step.
 
     Raises:
         ArgumentError: The recipe cannot be run, or the folder holds the work of another recipe.
@@ -89,10 +80,10 @@ def fit(recipe: TrainingRecipe, part: RecipeFit, out: Path, device: torch.device
     objective.to(device)
     scaffold = Scaffold(network.model)
     feed = make_feed(recipe, samples.train, network.tokenizer, device, samples.rows)
-    try_answer(recipe, objective, feed)
+    with reading(recipe, 1), torch.no_grad():
+        objective.eval().predict(feed.plain(torch.zeros(1, dtype=torch.int64)))
     pace.say(f"{recipe.name}: {len(scaffold.names)} heads by {part.method} on {len(feed)} samples")
-    options = {**part.model_dump(), "progress": pace.progress}
-    result = scaffold.fit(FeedBatches(feed), **options)
+    result = scaffold.fit(FeedBatches(feed), progress=pace.progress, **part.model_dump())
     out.mkdir(parents=True, exist_ok=True)
     state = {name: value for name, value in network.model.state_dict().items() if name.startswith(HEADS)}
     write_tensors(state, out / WEIGHTS, {"name": recipe.name, "digest": recipe.digest()})
@@ -221,10 +212,7 @@ def write_outcome(recipe: TrainingRecipe, out: Path, loop: Loop, network: Networ
 
 
 def complete(recipe: TrainingRecipe, out: Path, device: torch.device, say: Callable[[str], None]) -> None:
-    """Do what is still to be done with a run whose report is there: judge it by another split, ship it, tidy up.
-
-    The recipe is what is asked for now; it may name another test split than the report, or ask for shipping first now.
-    """
+    """Do what the recipe asks for now of a run whose report is there: judge it by another split, ship it, tidy up."""
     run, split, part = finished(out), judging_split(recipe), recipe.ship
     if split != run.report["test"]["split"]:
         say(f"{recipe.name}: judged by the split {split}")

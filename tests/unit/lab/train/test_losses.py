@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mhex.errors import ArgumentError
-from mhex.lab.train.objective import distillation, smoothed_targets, soft_cross_entropy
+from mhex.lab.train.objective import Objective, distillation, smoothed_targets
 
 
 def test_distillation_by_hand():
@@ -28,10 +28,11 @@ def test_distillation_is_zero_for_equal_answers_up_to_a_shift():
         distillation(logits, logits, 0.0)
 
 
-def test_soft_cross_entropy_of_plain_labels_is_the_usual_one():
+def test_the_loss_of_smoothed_labels_is_the_usual_one():
     logits, labels = torch.randn(6, 4), torch.tensor([0, 1, 2, 3, 1, 1])
     usual = torch.nn.functional.cross_entropy(logits, labels, label_smoothing=0.2)
-    torch.testing.assert_close(soft_cross_entropy(logits, smoothed_targets(4, 0.2)[labels]), usual)
+    loss = Objective(torch.nn.Identity())(logits, smoothed_targets(4, 0.2)[labels])
+    torch.testing.assert_close(loss, usual)
 
 
 def test_smoothing_within_groups():
