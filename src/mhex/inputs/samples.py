@@ -227,16 +227,11 @@ def shuffled(data: Any, seed: int) -> tuple[Any, list[int] | None]:
 
 
 class Pieces:
-    """Samples in pieces: one image first, by which costs are learnt, and then a few at a time.
-
-    Attributes:
-        order: Number of each sample in the data, if they were shuffled.
-        unread: Samples that cannot be read, and why, by their place in the race.
-    """
+    """Samples in pieces: one image first, by which costs are learnt, and then a few at a time."""
 
     def __init__(self, data: Any, limit: int | None = None, order: Sequence[int] | None = None) -> None:
-        self.order = order
-        self.unread: dict[int, str] = {}
+        self.order = order  # number of each sample in the data, if they were shuffled
+        self.unread: dict[int, str] = {}  # samples that cannot be read, and why, by their place in the race
         self._following: Iterator[Samples] = self._cut(in_samples(data, PIECE, limit, self.unread))
         self._pieces: list[Samples] = []
 

@@ -90,18 +90,14 @@ class RandomizedResult(PassResult):
 class RandomizationProtocol(Protocol, Runner[RandomizedResult]):
     """What is randomised.
 
-    Attributes:
-        mode: `"parameters"`: layer after layer from the output to the input, each staying random. `"logit"`: another
-            class, drawn at random, is explained. `"labels"`: a model trained on permuted labels is explained.
-        sign: Whether `"signed"` maps are compared, or their `"absolute"` values.
-        seed: Seed of new weights, classes and the baseline.
-        stages: Layers are renewed in so many parts; None for one layer at a time.
+    Mode `"parameters"`: layer after layer from the output to the input, each staying random. `"logit"`: another class,
+    drawn at random, is explained. `"labels"`: a model trained on permuted labels is explained.
     """
 
     mode: Literal["parameters", "logit", "labels"] = "parameters"
-    sign: Sign = "signed"
-    seed: int = 0
-    stages: int | None = None
+    sign: Sign = "signed"  # whether maps are compared as they are, or their absolute values
+    seed: int = 0  # of new weights, classes and the baseline
+    stages: int | None = None  # layers are renewed in so many parts; None for one layer at a time
 
     def __post_init__(self) -> None:
         super().__post_init__()

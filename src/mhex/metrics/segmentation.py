@@ -18,18 +18,12 @@ _HALF = 61  # purpose of random numbers
 
 @dataclass(frozen=True)
 class SegmentationProtocol(Protocol):
-    """Protocol of segmentation agreement.
+    """Protocol of segmentation agreement."""
 
-    Attributes:
-        threshold: By which `miou` and `pacc` are told: the `"mean"` of each map, or the `"best"` for the data set.
-        chosen_on: What the best is chosen on: `"half"`, so that each image is judged at the threshold that is best for
-            the half of the images that it is not in; or `"all"`, which flatters.
-        seed: Seed of the halves.
-    """
-
-    threshold: Literal["mean", "best"] = "mean"
+    threshold: Literal["mean", "best"] = "mean"  # of `miou` and `pacc`: the mean of each map, or the best for all
+    # The best is chosen on the half of the images that an image is not in; or on all, which flatters.
     chosen_on: Literal["half", "all"] = "half"
-    seed: int = 0
+    seed: int = 0  # of the halves
 
 
 def segmentation(saliency: Tensor, mask: Tensor) -> Tensor:

@@ -76,16 +76,7 @@ ROLES = ("explained", "predicted", "label", "other")  # of the classes whose out
 
 
 class Subject:
-    """Samples under perturbation.
-
-    Attributes:
-        batch: The inputs.
-        ids: Number of each sample in its data set; random choices depend on it and the seed alone.
-        label: Class of each sample by the data set, (B,); None if not known.
-        passes: Samples that the model was run on so far.
-        saved: Changed samples that were asked for again, by another map or metric, and not run again.
-        shared: What does not depend on maps, and serves all of them, by the runner that made it.
-    """
+    """Samples under perturbation; random choices depend on their `ids` and a seed alone."""
 
     def __init__(
         self,
@@ -129,8 +120,9 @@ class Subject:
         self.multi_label, self.batch_size, self.progress = bool(multi_label), batch_size, progress
         self.outputs, self._may_be_several = outputs, multi_label is None
         self._ending: Ending | None = None  # known once the samples were run as they are
-        self.passes = self.saved = 0
-        self.shared: dict[Any, Any] = {}
+        self.passes = 0  # samples that the model was run on so far
+        self.saved = 0  # changed samples that were asked for again, by another map or metric, and not run again
+        self.shared: dict[Any, Any] = {}  # what serves all maps, by the runner that made it
         self._logits: Tensor | None = None
         self._checked = False
         self._references: dict[tuple[str, float | None, int | None], Tensor] = {}

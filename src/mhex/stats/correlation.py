@@ -70,27 +70,16 @@ def mean_ranks(values: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Correlation:
-    """Pearson's coefficient of two variables.
+    """Pearson's coefficient of two variables."""
 
-    Attributes:
-        first: Name of one variable.
-        second: Name of the other.
-        coefficient: r, from -1 to 1; NaN for fewer than three samples or if a variable does not vary.
-        p_value: Two-sided, of the hypothesis that there is no correlation, by Student's t with N - 2 degrees.
-        count: N.
-        low: Lower end of the confidence interval (Fisher's z); -1 for three samples, of which it has no bound.
-        high: Upper end.
-        level: Confidence of the interval.
-    """
-
-    first: str
-    second: str
-    coefficient: float
-    p_value: float
-    count: int
-    low: float
+    first: str  # name of one variable
+    second: str  # name of the other
+    coefficient: float  # r, from -1 to 1; NaN for fewer than three samples or if a variable does not vary
+    p_value: float  # two-sided, of the hypothesis that there is no correlation, by Student's t with N - 2 degrees
+    count: int  # N
+    low: float  # lower end of the confidence interval (Fisher's z); -1 for three samples, of which it has no bound
     high: float
-    level: float = 0.95
+    level: float = 0.95  # confidence of the interval
 
     @property
     def squared(self) -> float:

@@ -11,10 +11,11 @@ from scipy import stats
 from mhex.errors import ArgumentError
 from mhex.stats import intervals as resampling
 from mhex.stats import paired_tests as statistics
-from mhex.stats.comparison import all_pairs, marked, pair_tests, paired, ranking
+from mhex.stats.comparison import all_pairs, marked, pair_tests, ranking
 from mhex.stats.correlation import pearson
 from mhex.stats.intervals import bootstrap, resampled
 from mhex.stats.paired_tests import exchange, holm, sign_flip
+from support.pairs import paired
 
 
 def draw(*shape, seed=0):
