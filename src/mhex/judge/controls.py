@@ -87,13 +87,7 @@ CONTROLS: Mapping[str, Control] = MappingProxyType(
 
 
 def control(name: str, subject: Subject, seed: int = 0) -> Tensor:
-    """Maps of a control by name, (B, H, W), or (B, T) for texts.
-
-    Args:
-        name: One of `CONTROLS`.
-        subject: The samples.
-        seed: Seed of `"random"`.
-    """
+    """Maps of one of `CONTROLS` by name, (B, H, W), or (B, T) for texts; the seed is that of `"random"`."""
     if name not in CONTROLS:
         raise unknown_name("control", name, CONTROLS)
     modality = subject.batch.modality

@@ -9,7 +9,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from itertools import product
 from os import PathLike
@@ -70,7 +70,7 @@ def read_calls(folder: Path) -> list[dict[str, Any]]:
         return []
     try:
         calls: list[dict[str, Any]] = read_json(path.read_text(encoding="utf-8"))
-        _call_facts().validate_python(calls)
+        _CALL_FACTS.validate_python(calls)
     except ValueError as error:
         kind = "holds something else" if isinstance(error, ValidationError) else "is no JSON"
         raise ArgumentError(f"Expected the calls of a run in {str(path)!r}, but it {kind}; delete it.") from error
@@ -94,9 +94,7 @@ class _CallFacts(_Facts):
     done: int | None = None
 
 
-@cache
-def _call_facts() -> TypeAdapter[list[_CallFacts]]:
-    return TypeAdapter(list[_CallFacts])
+_CALL_FACTS = TypeAdapter(list[_CallFacts])
 
 
 def versions() -> dict[str, str]:
@@ -210,9 +208,8 @@ class Report:
 
     def protocol(self, metric: str) -> str:
         """How a metric was measured, as it stands in the rows."""
-        return "; ".join(
-            sorted({text for name, text in store.records(self.rows, "metric", "protocol") if name == metric})
-        )
+        pairs = store.records(self.rows, "metric", "protocol")
+        return "; ".join(sorted({text for name, text in pairs if name == metric}))
 
     def summary(
         self, resamples: int = 2000, confidence: float = 0.95, seed: int = 0, outputs: str = "all"
@@ -428,11 +425,7 @@ class Evaluation:
 
 
 def evaluations(folder: Path) -> list[Evaluation]:
-    """All evaluations in a folder and its subfolders, by name.
-
-    Args:
-        folder: The folder that `mhex.evaluate` was given as `out=`, or one that holds such folders.
-    """
+    """All evaluations, by name, in a folder that `mhex.evaluate` was given as `out=`, and in its subfolders."""
     if not folder.is_dir():
         raise ArgumentError(f"Expected a folder with evaluations, but there is none at {str(folder)!r}.")
     entries = []

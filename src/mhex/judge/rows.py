@@ -126,10 +126,9 @@ def curves_of(
     order = reader.orders[0] if order is None else order
     if order not in reader.orders:
         raise ArgumentError(f"Metric {metric!r} reads the orders {', '.join(reader.orders)}, but got {order!r}.")
-    condition = (pc.field("metric") == metric) & (pc.field("order") == order)
-    part = table.filter(
-        condition & (pc.list_value_length(pc.field("points")) > 0)
-    )  # samples without judgement have none
+    # Samples without judgement have no points.
+    judged = pc.list_value_length(pc.field("points")) > 0
+    part = table.filter((pc.field("metric") == metric) & (pc.field("order") == order) & judged)
     points, places = part.column("points").to_pylist(), _RowPlaces(part)
     shares = reader.shares(order)
     lengths = {len(shares), *map(len, points)}

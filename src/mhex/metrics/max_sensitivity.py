@@ -44,13 +44,9 @@ class NeighbourProtocol(Protocol, Runner[NeighbourResult]):
     def ask(
         self, subject: Subject, saliency: Tensor, again: Callable[..., Tensor], explained: Tensor | None = None
     ) -> NeighbourResult:
-        """Draw neighbours and explain them.
+        """Draw neighbours of images with maps (B, h, w), and explain them for the same classes (B,).
 
-        Args:
-            subject: Images.
-            saliency: Their maps, (B, h, w).
-            again: From inputs and classes (B,) to maps of the same shape.
-            explained: The class of each map, (B,), which stays; None for the predicted one.
+        `again` makes maps of the same shape of inputs and classes; `explained` of None is the predicted class.
         """
         check_images(subject)
         maps = check_map(subject, saliency).double().flatten(1)

@@ -32,10 +32,8 @@ class Protocol:
             value = getattr(self, name)
             value = tuple(value) if isinstance(value, list) else value  # a protocol is looked up by its parts
             value = check_seed(name, value) if name == "seed" else check_kind(name, value, kinds)
-            if (
-                float in kinds and int not in kinds and isinstance(value, int)
-            ):  # torch takes no whole number of any size
-                value = float(value)
+            if float in kinds and int not in kinds and isinstance(value, int):
+                value = float(value)  # torch takes no whole number of any size
             object.__setattr__(self, name, value)
             if get_origin(kinds[0]) is Literal:
                 check_choice(name, getattr(self, name), get_args(kinds[0]))
@@ -92,6 +90,5 @@ def check_units(reference: str, granularity: str) -> None:
 def _kinds(protocol: Any) -> dict[str, tuple[Any, ...]]:
     """Types that each part of a protocol may have."""
     hints = get_type_hints(protocol)
-    return {
-        f.name: get_args(hint) if get_origin(hint := hints[f.name]) is UnionType else (hint,) for f in fields(protocol)
-    }
+    parts = {f.name: hints[f.name] for f in fields(protocol)}
+    return {name: get_args(hint) if get_origin(hint) is UnionType else (hint,) for name, hint in parts.items()}

@@ -116,14 +116,10 @@ class RandomizationProtocol(Protocol, Runner[RandomizedResult]):
         explained: Tensor | None = None,
         explained_model: nn.Module | None = None,
     ) -> RandomizedResult:
-        """Randomise and explain again.
+        """Randomise and explain again; arguments as for `NeighbourProtocol`.
 
-        Args:
-            subject: Images.
-            saliency: Their maps, (B, h, w).
-            again: From inputs and classes (B,) to maps of the same shape; by the second model for `"labels"`.
-            explained: The class of each map, (B,); None for the predicted one.
-            explained_model: The model that `again` explains, if it is not that of the subject.
+        For `"labels"` `again` explains the second model; `explained_model` is what it explains else, if not the
+        subject's own.
         """
         check_images(subject)
         maps = check_map(subject, saliency).double().flatten(1)

@@ -51,10 +51,7 @@ def segmentation(saliency: Tensor, mask: Tensor) -> Tensor:
 def average_precision(scores: Tensor, positive: Tensor, counted: Tensor | None = None) -> Tensor:
     """`sum_t (R_t - R_(t-1)) P_t` over the distinct scores t from the highest on, (B,); NaN without a positive entry.
 
-    Args:
-        scores: (B, N). Equal ones are found together.
-        positive: Bool (B, N).
-        counted: Bool (B, N), False at entries that are left out.
+    Scores are (B, N), and equal ones are found together; `counted`, bool (B, N), is False at entries that are left out.
     """
     scores = scores.double()
     if counted is not None:

@@ -45,12 +45,9 @@ def reference(
 
 
 def gaussian_blur(pixels: Tensor, sigma: float, radius: int | None = None) -> Tensor:
-    """Images averaged with Gaussian weights, reflected at the border.
+    """Images (B, C, H, W) averaged with Gaussian weights of spread sigma, in pixels, reflected at the border.
 
-    Args:
-        pixels: (B, C, H, W).
-        sigma: Spread in pixels.
-        radius: Radius of the kernel, 2 radius + 1 pixels wide; None for three times the spread, rounded up.
+    The kernel is 2 radius + 1 pixels wide; a radius of None is three times the spread, rounded up.
     """
     check_that(sigma > 0, "sigma of the blur to be above 0", sigma)
     radius = math.ceil(3 * sigma) if radius is None else radius
@@ -81,11 +78,8 @@ def imputed(pixels: Tensor, removed: Tensor) -> Tensor:
     """Images whose removed pixels solve `sum_j w_ij (v_j - v_i) = 0` over their neighbours `j`, without noise.
 
     Weights are 1/6 over an edge and 1/12 over a corner; neighbours outside of the image do not count. The matrix is
-    symmetric, and positive as long as a pixel is kept; an image with none left becomes its own mean colour.
-
-    Args:
-        pixels: (M, C, H, W).
-        removed: Bool (M, H, W).
+    symmetric, and positive as long as a pixel is kept; an image with none left becomes its own mean colour. Images are
+    (M, C, H, W), and what is removed is bool (M, H, W).
     """
     exact = pixels.to(torch.promote_types(pixels.dtype, torch.float32))
     together = max(1, _ON_CPU // exact[0].numel()) if exact.device.type == "cpu" else len(exact)

@@ -21,12 +21,9 @@ _GOLDEN, _FIRST, _SECOND = (n - 2**64 for n in (0x9E3779B97F4A7C15, 0xBF58476D1C
 
 
 def generator_for(seed: int, number: int, purpose: int = 0) -> torch.Generator:
-    """Random numbers that depend on the user's seed and on one sample alone, however samples are batched.
+    """Random numbers that depend on the user's seed and the number of a sample alone, however samples are batched.
 
-    Args:
-        seed: The user's seed.
-        number: Number of the sample in its data set.
-        purpose: Number of a purpose, so that ties, boxes and noise of a sample are drawn apart from each other.
+    Each purpose has a number, so that ties, boxes and noise of a sample are drawn apart from each other.
     """
     return torch.Generator().manual_seed(((seed * _SPREAD + number) * _SPREAD + purpose) % 2**63)
 

@@ -291,9 +291,7 @@ class Race:
             guess = _MAPS * passes(method) * forward
             if self._hopeless(method, forward):
                 self._leave(method, guess, self.costs.needed(guess), tried=False)
-            elif not method.control and (
-                spent + guess > _TRYING * self.budget.seconds or guess > self.budget.remaining
-            ):
+            elif not method.control and guess > min(_TRYING * self.budget.seconds - spent, self.budget.remaining):
                 needed = 2 * self.budget.seconds
                 self.left_out[method.label] = f"there was no time to try it; give a budget of about {spoken(needed)}"
                 self.too_slow[method.label] = needed
@@ -424,9 +422,8 @@ class Race:
         methods = sorted(methods, key=lambda method: -means[method.label])[: max(2, math.ceil(len(methods) / 2))]
         # Random maps stay, for the tests; the other controls go when they are behind all.
         floor = means[methods[-1].label]
-        controls = [
-            entry for entry in alive if entry.control and (entry.label == RANDOM or means[entry.label] >= floor)
-        ]
+        controls = [entry for entry in alive if entry.control]
+        controls = [entry for entry in controls if entry.label == RANDOM or means[entry.label] >= floor]
         return [*controls, *methods], methods
 
     def _images(self, methods: list[MethodRun]) -> int:

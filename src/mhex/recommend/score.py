@@ -45,9 +45,8 @@ class Score:
             f"{weight:.2g} {name.replace('_', ' ')}" + (f" (1 unit = {self.units[name]:.3g})" if self.units else "")
             for name, weight in self.weights.items()
         )
-        return (
-            f"Score: {parts}, each in units of its spread over methods on the samples of the first round; {protocol}."
-        )
+        units = "each in units of its spread over methods on the samples of the first round"
+        return f"Score: {parts}, {units}; {protocol}."
 
     def with_units(self, report: Report, methods: Sequence[str]) -> Score:
         """The score with units: the spread between these methods on an image, over images.
