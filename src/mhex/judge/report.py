@@ -21,6 +21,7 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from torch import Tensor
 
 from mhex._files import read_json, write_text
+from mhex._settings import check_that
 from mhex.errors import ArgumentError
 from mhex.explanation import Explanation
 from mhex.judge import store
@@ -118,8 +119,8 @@ class Pairs(dict[tuple[str, str], Paired]):
     """Comparisons by the names of two methods; asked for in the other order, a pair is turned round."""
 
     def __missing__(self, pair: tuple[str, str]) -> Paired:
-        if not isinstance(pair, tuple) or len(pair) != 2 or pair[0] == pair[1]:
-            raise ArgumentError(f"Expected the names of two methods, but got {pair!r}.")
+        two = isinstance(pair, tuple) and len(pair) == 2 and pair[0] != pair[1]
+        check_that(two, "the names of two methods", repr(pair))
         check_names("method", pair, dict.fromkeys(name for names in self for name in names))
         return self[pair[1], pair[0]].reversed
 
@@ -222,8 +223,7 @@ class Report:
             seed: Seed of the bootstrap.
             outputs: `"first"` of each metric, or `"all"`.
         """
-        if outputs not in ("first", "all"):
-            raise ArgumentError(f"Expected outputs 'first' or 'all', but got {outputs!r}.")
+        check_that(outputs in ("first", "all"), "outputs 'first' or 'all'", repr(outputs))
         key = (resamples, confidence, seed, outputs)
         if key not in self._cells:
             self._cells[key] = []
@@ -278,11 +278,8 @@ class Report:
             Comparisons by two names, in either order.
         """
         names, values, summary = self._compared(metric, methods, output)
-        if len(names) < 2:
-            raise ArgumentError(
-                f"Expected at least two methods to be compared, but got {names[0] if names else 'none'} alone; the "
-                f"report has {', '.join(self.methods)}."
-            )
+        actual, advice = f"{names[0] if names else 'none'} alone", f"; the report has {', '.join(self.methods)}"
+        check_that(len(names) > 1, "at least two methods to be compared", actual, advice)
         pairs = all_pairs(values, seed, summary=summary)
         return Pairs({(names[i], names[j]): pair for (i, j), pair in pairs.items()})
 

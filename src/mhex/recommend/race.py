@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from mhex._settings import check_that
 from mhex.bundle import Bundle
 from mhex.capture import find_anatomy
 from mhex.errors import ArgumentError, CaptureError, MissingExtraError, UnsupportedModelError
@@ -53,8 +54,7 @@ def seconds_of(budget: float | str) -> float:
     if match is None or unit not in _UNITS:
         raise ArgumentError(f"Expected a budget in seconds, or text such as '2 min', but got {budget!r}.")
     seconds = float(match[1]) * _UNITS[unit]
-    if not 0 < seconds < math.inf:
-        raise ArgumentError(f"Expected a budget of more than 0 seconds, but got {budget!r}.")
+    check_that(0 < seconds < math.inf, "a budget of more than 0 seconds", repr(budget))
     return seconds
 
 
@@ -198,10 +198,8 @@ class Race:
         self._sound: dict[int, SoundSamples | None] = {0: first}  # the first pieces, which are judged more than once
         entries = [methods] if isinstance(methods, str) else list(methods)
         methods_only = [entry for entry in entries if not str(entry).startswith(PREFIX)]
-        if entries and not methods_only:
-            raise ArgumentError(
-                "Expected methods, but got control maps alone: they take part, and are never recommended."
-            )
+        advice = ": they take part, and are never recommended"
+        check_that(bool(methods_only) or not entries, "methods", "control maps alone", advice)
         every = methods == "all"
         self.entrants = method_runs("all" if every else methods_only, anatomy, controls=True)  # with control maps
         refusals = {spec.name: spec.refusal(anatomy) for spec in all_methods().values() if every}
