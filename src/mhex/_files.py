@@ -60,10 +60,7 @@ def replacing(path: str | PathLike[str], durable: bool = False) -> Iterator[Path
 
 @contextmanager
 def folder_aside(aside: Path) -> Iterator[Path]:
-    """A new folder for files that are put into their places, beside it, at the end; then it is removed.
-
-    One of the same name that an ended process left there is removed first.
-    """
+    """A new folder, instead of one that an ended process left, for files that are put beside it; removed at the end."""
     with writing(aside.parent):
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(parents=True)

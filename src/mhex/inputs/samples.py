@@ -34,15 +34,12 @@ _MOST_SEARCHED = 1000  # samples among which one must have what is needed
 
 @dataclass(frozen=True)
 class Samples:
-    """A batch of samples; what the data does not say of any of them is None.
-
-    Masks are segmentations (H, W), each of its own size: 1 at the object, 0 elsewhere, -1 to be ignored.
-    """
+    """A batch of samples; what the data does not say of any of them is None."""
 
     inputs: Any  # as for `mhex.explain`
     ids: tuple[int, ...]  # number of each in the data set
     label: Tensor | None = None  # classes (B,), -1 where one is not known
-    mask: list[Tensor | None] | None = None
+    mask: list[Tensor | None] | None = None  # (H, W), of any size: 1 at the object, 0 elsewhere, -1 to be ignored
     rationale: list[list[int]] | None = None  # of texts: numbers of the words that people marked, sorted
     other: Tensor | None = None  # another class that is in each image, (B,), -1 where there is none
     tiles: Tensor | None = None  # of mosaics: the class of each cell, (B, n * n); see the metric grid-pointing-game

@@ -78,10 +78,7 @@ def _longest_text(model: nn.Module) -> int | None:
 
 
 def token_batch(model: nn.Module, inputs: Mapping[str, Any], tokenizer: Any, fill: bool = False) -> Prepared:
-    """A batch from tokenizer outputs: `input_ids` (B, T) or `inputs_embeds` (B, T, D), `attention_mask` and so on.
-
-    `fill` is as for `prepare`.
-    """
+    """A batch of tokenizer outputs, such as `input_ids` (B, T) or `inputs_embeds` (B, T, D); `fill`: see `prepare`."""
     device, dtype = place_of(model)
     main = inputs.get("inputs_embeds") if inputs.get("input_ids") is None else inputs["input_ids"]
     if not isinstance(main, Tensor):

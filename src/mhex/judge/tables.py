@@ -129,10 +129,7 @@ def cells_of(
     seed: int,
     outputs: int,
 ) -> list[Cell]:
-    """A cell for each of the first outputs of a metric and each method, with bootstrap intervals.
-
-    `presence` says whether each method was judged on each image, bool (n,).
-    """
+    """Cells of the first outputs by method, with intervals; `presence`, bool (n,), has the images it was judged on."""
     cells, spans = [], {}
     for method, rows in numbers.items():
         finite = rows[rows.isfinite().all(1)]

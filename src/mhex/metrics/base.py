@@ -120,10 +120,7 @@ class PerImage(Metric):
         return self.function(*results, **parts)
 
     def of(self, case: Case) -> tuple[Any, ...]:
-        """What `update` is given, taken from a case that shares its passes with other metrics.
-
-        By default the result of the only runner of the protocol.
-        """
+        """What `update` is given, of a case with shared passes: by default the result of the protocol's only runner."""
         return (case.passes(*self.protocol.passes),)
 
     def summary(self, rows: Tensor) -> Tensor:
@@ -196,10 +193,7 @@ class PerImage(Metric):
         return ids[~again], values[~again]
 
     def compute(self) -> dict[str, Any]:
-        """Value, interval, number of images that count and of those that do not; `"all"` has every output.
-
-        Without an image that counts, values are NaN.
-        """
+        """Value, interval, images that count and that do not; `"all"` has every output. NaN where no image counts."""
         _, rows = self.rows()
         finite = rows[rows.isfinite().all(1)].cpu()
         value = low = high = torch.full((len(self.outputs),), torch.nan, dtype=torch.float64)

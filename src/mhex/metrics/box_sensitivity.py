@@ -182,10 +182,7 @@ def box_correlation(result: BoxResult, saliency: Tensor, explained: Tensor | Non
 
 
 def box_area(r: Tensor, sizes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Area under `r(s)`, (B, S), over the sizes, and the same over their reach, from -1 to 1; (B,) each.
-
-    A single size has no area; its `r` stands for the second.
-    """
+    """Area under `r(s)`, (B, S), over the sizes, and over their reach, -1 to 1 (`r` of a single size); (B,) each."""
     axis = torch.tensor(sizes, dtype=r.dtype, device=r.device)
     area = torch.trapezoid(r, axis, dim=1)
     return area, r[:, 0] if len(sizes) == 1 else area / (axis[-1] - axis[0])

@@ -62,10 +62,7 @@ class Protocol:
 
     @property
     def passes(self) -> tuple[Any, ...]:
-        """Runners that make what is measured.
-
-        A protocol that is a runner has its usual value here in parts that its passes do not depend on: they are shared.
-        """
+        """Runners that make what is measured; parts that change no pass have their usual value, so as to be shared."""
         if not isinstance(self, Runner):
             return ()
         usual = {f.name: f.default for f in fields(self) if f.name in READ_PARTS}

@@ -124,8 +124,10 @@ class RandomizationProtocol(Protocol, Runner[RandomizedResult]):
         check_images(subject)
         maps = check_map(subject, saliency).double().flatten(1)
         classes = subject.classes(explained)[:, 0]
-        if self.mode == "logit":
-            classes = self._another(subject, classes)
+        if self.mode == "logit":  # another class for each sample, by (seed, id)
+            generators = [generator_for(self.seed, number, _CLASS) for number in subject.ids]
+            steps = torch.cat([torch.randint(1, subject.count, (1,), generator=g) for g in generators])
+            classes = (classes + steps.to(classes.device)) % subject.count
         changed = subject.model if explained_model is None else unwrap(explained_model)
         correlations = []
         # Closed at once also after an error, so that weights are put back before anybody sees it.
@@ -150,12 +152,6 @@ class RandomizationProtocol(Protocol, Runner[RandomizedResult]):
                 for n in range(ends[stage - 1], ends[stage]):
                     randomize(layers[n], self.seed * _SPREAD + n)
                 yield stage
-
-    def _another(self, subject: Subject, classes: Tensor) -> Tensor:
-        """Another class for each sample, by (seed, id)."""
-        generators = [generator_for(self.seed, number, _CLASS) for number in subject.ids]
-        steps = torch.cat([torch.randint(1, subject.count, (1,), generator=g) for g in generators])
-        return (classes + steps.to(classes.device)) % subject.count
 
     def _baseline(self, subject: Subject, saliency: Tensor) -> Tensor:
         """Mean correlation of maps `x w` and `x v` at the size of the maps, `w` and `v` drawn apart; (B, 2)."""

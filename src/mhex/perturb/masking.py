@@ -28,13 +28,9 @@ class MaskedResult(PassResult):
 
 @dataclass(frozen=True)
 class MaskedPass(Runner[MaskedResult]):
-    """How the part is hidden.
+    """How the part is hidden."""
 
-    Mode `"remove"` hides what is salient, `"keep"` all else; `"soft-remove"` and `"soft-keep"` by as much as the map
-    says.
-    """
-
-    mode: str = "remove"
+    mode: str = "remove"  # what is salient, or "keep" it alone; "soft-remove" and "soft-keep" as far as the map says
     reference: str = "zero"  # what hidden means; see `PerturbationSweep`
     threshold: float = 0.5  # of images: salient is above it, on the map scaled from 0 to 1
     fraction: float = 0.1  # of texts: this share of the tokens is salient, at least one of them

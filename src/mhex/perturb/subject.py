@@ -6,6 +6,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
@@ -123,8 +124,6 @@ class Subject:
         self.passes = 0  # samples that the model was run on so far
         self.saved = 0  # changed samples that were asked for again, by another map or metric, and not run again
         self.shared: dict[Any, Any] = {}  # what serves all maps, by the runner that made it
-        self._logits: Tensor | None = None
-        self._checked = False
         self._references: dict[tuple[str, float | None, int | None], Tensor] = {}
         for name, value in (("ids", self.ids), ("label", self.label)):
             if value is not None:
@@ -143,36 +142,32 @@ class Subject:
         inputs: Tensor = self.batch.kwargs["inputs_embeds"] if ids is None else ids
         return inputs
 
-    @property
+    @cached_property
     def logits(self) -> Tensor:
         """Of the samples as they are, (B, C), float32 or better; one pass for all metrics."""
-        logits = self.raw_logits
-        if not self._checked:
-            bad = [i for i, finite in zip(self.ids, self.finite.tolist(), strict=True) if not finite]
-            if bad:
-                raise ArgumentError(
-                    "Expected finite scores of the samples as they are, but the model gave NaN or infinity for "
-                    f"{'sample' if len(bad) == 1 else 'samples'} {', '.join(map(str, bad))}."
-                )
-            highest = max(2, logits.shape[1]) - 1
-            if self.label is not None and bool((self.label > highest).any() | (self.label < -1).any()):
-                raise ArgumentError(f"Expected labels from 0 to {highest}, but got up to {int(self.label.max())}.")
-            self._checked = True
-        return logits
+        bad = [i for i, finite in zip(self.ids, self.finite.tolist(), strict=True) if not finite]
+        if bad:
+            raise ArgumentError(
+                "Expected finite scores of the samples as they are, but the model gave NaN or infinity for "
+                f"{'sample' if len(bad) == 1 else 'samples'} {', '.join(map(str, bad))}."
+            )
+        highest = max(2, self.raw_logits.shape[1]) - 1
+        if self.label is not None and bool((self.label > highest).any() | (self.label < -1).any()):
+            raise ArgumentError(f"Expected labels from 0 to {highest}, but got up to {int(self.label.max())}.")
+        return self.raw_logits
 
-    @property
+    @cached_property
     def raw_logits(self) -> Tensor:
         """The same as the model gives them, which may be NaN or infinite for some samples."""
-        if self._logits is None:
-            with model_failures(self.model, self.batch):
-                self._logits = self._clean()
-            few = self.variants(self.main, torch.arange(min(_FEW, self.batch.size), device=self.device))
-            with untouched(self.model):
-                self._ending = find_ending(self.model, few, self._logits, self.outputs, _WARNED_OF)
-            if self._ending is not None:
-                self._logits = self._clean()
-            self.multi_label |= self._may_be_several and has_sigmoids(self._ending, self._logits)
-        return self._logits
+        with model_failures(self.model, self.batch):
+            logits = self._clean()
+        few = self.variants(self.main, torch.arange(min(_FEW, self.batch.size), device=self.device))
+        with untouched(self.model):
+            self._ending = find_ending(self.model, few, logits, self.outputs, _WARNED_OF)
+        if self._ending is not None:
+            logits = self._clean()
+        self.multi_label |= self._may_be_several and has_sigmoids(self._ending, logits)
+        return logits
 
     @property
     def finite(self) -> Tensor:
@@ -255,10 +250,7 @@ class Subject:
         return classes
 
     def read(self, logits: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores of classes (M, J) and the logarithm of what they are shares of, so that `log p = z - norm`.
-
-        A single output `z` is the score of class 1, and `-z` that of class 0.
-        """
+        """Scores of classes (M, J), and norms: `log p = z - norm`. One output `z` scores class 1, and `-z` class 0."""
         logits = logits.double()  # or a probability near 1 is 1
         if logits.shape[1] == 1:
             z = logits * (2 * classes.clamp_min(0) - 1)

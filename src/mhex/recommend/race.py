@@ -167,10 +167,7 @@ def passes(method: MethodRun) -> float:
 
 
 class Race:
-    """Methods on their way through the rounds; see `Recommendation` for what is not explained here.
-
-    Arguments are those of `recommend`, options those of `Run`.
-    """
+    """Methods on their way through the rounds; see `recommend` and `Recommendation`. Options are those of `Run`."""
 
     def __init__(
         self,
