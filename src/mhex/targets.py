@@ -133,15 +133,12 @@ def resolve_target(
         return _per_sample(target, batch, count, logits.device, task)
     if not items:
         raise ArgumentError("Expected at least one class in the list given as target, but it is empty.")
-    classes = [_class_index(item, count, class_names) for item in items]
-    return ResolvedTarget(_on_device(classes, logits.device).expand(batch, -1), several, task)
-
-
-def _on_device(numbers: Sequence[int], device: torch.device) -> Tensor:
-    """Whole numbers as a tensor (K,); a few are written by the device itself, which then is not waited for."""
-    if device.type == "cpu" or len(numbers) > _FEW:
-        return torch.tensor(numbers, device=device)
-    return torch.cat([torch.full((1,), number, device=device) for number in numbers])
+    classes, device = [_class_index(item, count, class_names) for item in items], logits.device
+    if device.type == "cpu" or len(classes) > _FEW:
+        index = torch.tensor(classes, device=device)
+    else:  # a few are written by the device itself, which then is not waited for
+        index = torch.cat([torch.full((1,), number, device=device) for number in classes])
+    return ResolvedTarget(index.expand(batch, -1), several, task)
 
 
 def _top(k: int, logits: Tensor, classes: int, task: Task) -> Tensor:

@@ -25,17 +25,11 @@ _POINTS = 21  # of a curve, from nothing removed to everything
 
 @dataclass(frozen=True)
 class SigmaStudy:
-    """How faithful Smooth CDAM is at each noise level.
+    """How faithful Smooth CDAM is at each noise level."""
 
-    Attributes:
-        sigma: The most faithful level, to be given as `sigma=`.
-        sigmas: All levels.
-        fidelity: Of each level and image, (S, N).
-    """
-
-    sigma: float
-    sigmas: tuple[float, ...]
-    fidelity: Tensor
+    sigma: float  # the most faithful level, to be given as `sigma=`
+    sigmas: tuple[float, ...]  # all levels
+    fidelity: Tensor  # of each level and image, (S, N)
 
     def table(self) -> str:
         """Mean and standard error of every level, as a Markdown table."""

@@ -77,13 +77,8 @@ class Control:
     modalities: tuple[str, ...] = ("image",)  # what it is defined for
 
 
-CONTROLS: Mapping[str, Control] = MappingProxyType(
-    {
-        "random": Control("random", random, ("image", "text")),
-        "gaussian": Control("gaussian", gaussian),
-        "sobel": Control("sobel", sobel),
-    }
-)
+_ALL = (Control("random", random, ("image", "text")), Control("gaussian", gaussian), Control("sobel", sobel))
+CONTROLS: Mapping[str, Control] = MappingProxyType({entry.name: entry for entry in _ALL})
 
 
 def control(name: str, subject: Subject, seed: int = 0) -> Tensor:

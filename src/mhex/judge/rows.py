@@ -71,10 +71,8 @@ class _RowPlaces:
         self.methods = {name: k for k, name in enumerate(dict.fromkeys(labels))}
         places = {sample: k for k, sample in enumerate(sorted(set(samples)))}
         self.ids = torch.tensor([image for image, _ in places])
-        self.index = (
-            torch.tensor([self.methods[name] for name in labels]),
-            torch.tensor([places[sample] for sample in samples]),
-        )
+        method, place = [self.methods[name] for name in labels], [places[sample] for sample in samples]
+        self.index = torch.tensor(method), torch.tensor(place)
 
 
 def numbers_of(rows: Any, metric: str, columns: Sequence[str]) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:

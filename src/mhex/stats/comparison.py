@@ -150,18 +150,11 @@ def all_pairs(
 ) -> dict[tuple[int, int], Paired]:
     """Every pair of methods, each on the images that both have: a method with few images weakens its own pairs alone.
 
-    Args:
-        values: Per image and method, (n, M), or numbers (n, M, J) with a summary; NaN where an image does not count.
-        seed: Seed of flips and resamples, the same for all pairs.
-        flips: How many are drawn; None for 10 000, or more where there are over 200 pairs.
-        confidence: Confidence of the intervals.
-        resamples: Resamples of the bootstrap.
-        summary: From numbers (..., n, J) to outputs (..., O), of which the first is compared, where the value of a data
-            set is no mean over images. There are no differences of single images then, so that their effect sizes and
-            Wilcoxon's p are NaN.
-
-    Returns:
-        By numbers of two methods, the smaller first; without a common image, all but the counts is NaN.
+    Values are per image and method, (n, M), or numbers (n, M, J) with a summary; NaN where an image does not count. A
+    summary makes outputs (..., O) of numbers (..., n, J), where the value of a data set is no mean over images; the
+    first is compared, and there are no differences of single images, so that effect sizes and Wilcoxon's p are NaN. All
+    pairs have the same flips: None for 10 000, or more where there are over 200 pairs. Results are by numbers of two
+    methods, the smaller first; without a common image, all but the counts is NaN.
     """
     tested = pair_tests(values, seed, flips, summary)[0]
     valid, table = present(values, summary), values.detach().double().cpu()
@@ -256,15 +249,8 @@ def ranking(
 ) -> list[Rank]:
     """Places of methods with intervals, over the images that count for every method.
 
-    Unlike pairs, places need the same images for all: the third of five is not the third of eight.
-
-    Args:
-        values: Per image and method, (n, M), or numbers (n, M, J) with a summary; NaN where an image does not count.
-        higher: Whether higher is better.
-        resamples: Resamples of the bootstrap.
-        confidence: Confidence of the intervals.
-        seed: Seed of the bootstrap.
-        summary: As for `all_pairs`; with one, there are no places on single images.
+    Unlike pairs, places need the same images for all: the third of five is not the third of eight. Values and summary
+    are as for `all_pairs`; with a summary, there are no places on single images.
     """
     present_in = present(values, summary)
     valid = present_in.all(1)
