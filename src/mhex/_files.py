@@ -60,10 +60,7 @@ def replacing(path: str | PathLike[str], durable: bool = False) -> Iterator[Path
 
 @contextmanager
 def folder_aside(aside: Path) -> Iterator[Path]:
-    """A new folder for files that are put into their places, beside it, at the end; then it is removed.
-
-    One of the same name that an ended process left there is removed first.
-    """
+    """A new folder, instead of one that an ended process left, for files that are put beside it; removed at the end."""
     with writing(aside.parent):
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(parents=True)
@@ -148,10 +145,9 @@ def read_json(text: str) -> Any:
 def misfit_of(model: nn.Module, weights: Mapping[str, Tensor]) -> str:
     """What does not fit of weights for a model, in words; empty if everything does."""
     tensors = model.state_dict()
+    shapes = {name: (tuple(weights[name].shape), tuple(t.shape)) for name, t in tensors.items() if name in weights}
     misshapen = [
-        f"{name} is {tuple(weights[name].shape)} instead of {tuple(tensor.shape)}"
-        for name, tensor in tensors.items()
-        if name in weights and weights[name].shape != tensor.shape
+        f"{name} is {actual} instead of {right}" for name, (actual, right) in shapes.items() if actual != right
     ]
     return misfit([n for n in tensors if n not in weights], [n for n in weights if n not in tensors], misshapen)
 

@@ -16,15 +16,10 @@ _LIMITS = {"ge": "of at least", "gt": "above", "le": "of at most", "lt": "below"
 
 
 def build(kind: type[T], raw: Any, source: str) -> T:
-    """Make a model from plain values, as YAML and JSON give them.
+    """Make a pydantic model or a dataclass from a mapping of plain values, as YAML and JSON give them.
 
-    Args:
-        kind: A pydantic model or a dataclass. Values must have the very types of its fields.
-        raw: A mapping of keys to values.
-        source: Name of the file, for messages.
-
-    Raises:
-        ArgumentError: One sentence that names the file, the key, what was expected and what came.
+    Values must have the very types of its fields. An `ArgumentError` names in one sentence the file (`source`), the
+    key, what was expected and what came.
     """
     from pydantic import ValidationError
 
@@ -113,12 +108,8 @@ def _words(hint: Any) -> str:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         limits = [limit for entry in arguments[1:] for limit in getattr(entry, "metadata", [entry])]
-        bounds = [
-            f"{text} {getattr(limit, name)}"
-            for limit in limits
-            for name, text in _LIMITS.items()
-            if hasattr(limit, name)
-        ]
+        pairs = [(limit, name) for limit in limits for name in _LIMITS if hasattr(limit, name)]
+        bounds = [f"{_LIMITS[name]} {getattr(limit, name)}" for limit, name in pairs]
         return f"{_words(arguments[0])} {' and '.join(bounds)}".rstrip()
     if origin in (Union, types.UnionType):
         return " or ".join(map(_words, arguments))

@@ -53,10 +53,7 @@ def check_seed(name: str, value: object) -> int:
 def check_kind(name: str, value: Any, kinds: Sequence[Any]) -> Any:
     """A setting in plain numbers; refused if it has another type than it is annotated with, or is beyond all reason.
 
-    Args:
-        name: Name of the setting.
-        value: Its value.
-        kinds: Types that it may have: `int`, `float`, `str`, `bool`, `NoneType` or a tuple of whole numbers.
+    The kinds that it may have are `int`, `float`, `str`, `bool`, `NoneType` or a tuple of whole numbers.
     """
     words = []
     for kind in kinds:

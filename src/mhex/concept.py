@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from mhex._files import read_tensors, write_tensors
 from mhex._progress import track
-from mhex._settings import check_count
+from mhex._settings import check_count, check_that
 from mhex.bundle import Bundle, as_bundle
 from mhex.capture import Needs, Outcome, find_anatomy, full, observe, unwrap
 from mhex.errors import ArgumentError, ArgumentTypeError
@@ -59,8 +59,7 @@ class Concept:
             )
         if not bool(torch.isfinite(self.latent).all()) or not bool(self.latent.any()):
             raise ArgumentError("Expected a latent vector that is finite and not zero: the examples say nothing.")
-        if self.similarity not in get_args(Similarity):
-            raise ArgumentError(f"Expected similarity 'dot', 'cosine' or 'l2', but got {self.similarity!r}.")
+        check_that(self.similarity in get_args(Similarity), "similarity 'dot', 'cosine' or 'l2'", repr(self.similarity))
 
     @classmethod
     def from_examples(
@@ -104,8 +103,7 @@ class Concept:
                     total = total + trace.latent.double().sum(0).cpu()
                     dtype = torch.promote_types(trace.latent.dtype, torch.float32)
                 count += batch.size
-        if not count:
-            raise ArgumentError("Expected at least one example of the concept, but got none.")
+        check_that(count > 0, "at least one example of the concept", "none")
         return cls((total / count).to(dtype), name, similarity, count)
 
     @property
@@ -137,8 +135,7 @@ class Concept:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write a safetensors file."""
-        if Path(path).suffix != ".safetensors":
-            raise ArgumentError(f"Expected a file ending in .safetensors, but got {Path(path).name!r}.")
+        check_that(Path(path).suffix == ".safetensors", "a file ending in .safetensors", repr(Path(path).name))
         header = {"format": _FORMAT, "name": self.name, "similarity": self.similarity, "examples": str(self.examples)}
         write_tensors({"latent": self.latent}, path, header)
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from mhex._settings import check_that
 from mhex.capture import Outcome, full
 from mhex.concept import Concept
 from mhex.errors import ArgumentError, ArgumentTypeError, unknown_name
@@ -132,22 +133,18 @@ def resolve_target(
         return _per_sample(target, batch, count, logits.device, task)
     if not items:
         raise ArgumentError("Expected at least one class in the list given as target, but it is empty.")
-    classes = [_class_index(item, count, class_names) for item in items]
-    return ResolvedTarget(_on_device(classes, logits.device).expand(batch, -1), several, task)
-
-
-def _on_device(numbers: Sequence[int], device: torch.device) -> Tensor:
-    """Whole numbers as a tensor (K,); a few are written by the device itself, which then is not waited for."""
-    if device.type == "cpu" or len(numbers) > _FEW:
-        return torch.tensor(numbers, device=device)
-    return torch.cat([torch.full((1,), number, device=device) for number in numbers])
+    classes, device = [_class_index(item, count, class_names) for item in items], logits.device
+    if device.type == "cpu" or len(classes) > _FEW:
+        index = torch.tensor(classes, device=device)
+    else:  # a few are written by the device itself, which then is not waited for
+        index = torch.cat([torch.full((1,), number, device=device) for number in classes])
+    return ResolvedTarget(index.expand(batch, -1), several, task)
 
 
 def _top(k: int, logits: Tensor, classes: int, task: Task) -> Tensor:
-    if task == "regression":
-        raise ArgumentError(f"Expected an output by number or name, but got 'top{k}': regressions rank no classes.")
-    if not 1 <= k <= classes:
-        raise ArgumentError(f"Expected a target from 'top1' to 'top{classes}' for {classes} classes, but got 'top{k}'.")
+    why = ": regressions rank no classes"
+    check_that(task != "regression", "an output by number or name", f"'top{k}'", why)
+    check_that(1 <= k <= classes, f"a target from 'top1' to 'top{classes}' for {classes} classes", f"'top{k}'")
     return probabilities(logits).topk(k, dim=1).indices
 
 
@@ -160,11 +157,10 @@ def _per_sample(target: Tensor, batch: int, classes: int, device: torch.device, 
     target = target.long()  # torch compares the larger unsigned kinds with nothing
     if target.dim() == 0:
         target = target.expand(batch)
-    if target.dim() > 2 or target.shape[0] != batch or not target.numel():
-        raise ArgumentError(
-            f"Expected a target tensor of shape ({batch},), one class per sample, or ({batch}, K), but got "
-            f"{tuple(target.shape)}; give a list for several classes of every sample."
-        )
+    fits = target.dim() <= 2 and target.shape[0] == batch and target.numel() > 0
+    expectation = f"a target tensor of shape ({batch},), one class per sample, or ({batch}, K)"
+    advice = "; give a list for several classes of every sample"
+    check_that(fits, expectation, tuple(target.shape), advice)
     wrong = target[(target < 0) | (target >= classes)]
     if wrong.numel():
         raise ArgumentError(f"Expected classes from 0 to {classes - 1}, but the target tensor holds {int(wrong[0])}.")
@@ -195,8 +191,8 @@ def _class_index(target: Any, classes: int, names: Sequence[str] | None) -> int:
             f"Expected a class number, a class name, a tensor, a list, 'topK', a Concept or a function as target, but "
             f"got {type(target).__name__}."
         ) from None
-    if isinstance(target, bool) or not 0 <= index < classes:
-        raise ArgumentError(f"Expected a class from 0 to {classes - 1}, but got target {target!r}.")
+    fits = 0 <= index < classes and not isinstance(target, bool)
+    check_that(fits, f"a class from 0 to {classes - 1}", f"target {target!r}")
     return index
 
 
@@ -229,8 +225,8 @@ def _checked_scores(scores: Tensor, logits: Tensor) -> Tensor:
         raise ArgumentError(
             "Expected the target function to be differentiable, but its scores have no gradient; do not detach."
         )
-    if not bool(torch.isfinite(scores).all()):
-        raise ArgumentError("Expected the target function to return finite scores, but got NaN or infinity.")
+    finite = bool(torch.isfinite(scores).all())
+    check_that(finite, "the target function to return finite scores", "NaN or infinity")
     return scores
 
 
@@ -258,8 +254,7 @@ def names_of(model: nn.Module, names: Any, logits: Tensor, task: Task) -> list[s
         raise ArgumentTypeError(f"Expected a list of class names, but got {kind}.")
     if len(names) == logits.shape[1] == 1 and task != "regression":  # the output speaks for its class, and against it
         return [f"not {names[0]}", str(names[0])]
-    if len(names) != classes:
-        raise ArgumentError(f"Expected {classes} class names, one per output of the model, but got {len(names)}.")
+    check_that(len(names) == classes, f"{classes} class names, one per output of the model", len(names))
     return [str(name) for name in names]
 
 

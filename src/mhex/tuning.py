@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mhex._progress import track
-from mhex._settings import check_count, check_seed
+from mhex._settings import check_count, check_seed, check_that
 from mhex.bundle import Bundle, as_bundle
 from mhex.capture import Batch, Outcome, Outputs, find_ending, logits_of, untouched, unwrap
 from mhex.errors import ArgumentError, warn
@@ -25,17 +25,11 @@ _POINTS = 21  # of a curve, from nothing removed to everything
 
 @dataclass(frozen=True)
 class SigmaStudy:
-    """How faithful Smooth CDAM is at each noise level.
+    """How faithful Smooth CDAM is at each noise level."""
 
-    Attributes:
-        sigma: The most faithful level, to be given as `sigma=`.
-        sigmas: All levels.
-        fidelity: Of each level and image, (S, N).
-    """
-
-    sigma: float
-    sigmas: tuple[float, ...]
-    fidelity: Tensor
+    sigma: float  # the most faithful level, to be given as `sigma=`
+    sigmas: tuple[float, ...]  # all levels
+    fidelity: Tensor  # of each level and image, (S, N)
 
     def table(self) -> str:
         """Mean and standard error of every level, as a Markdown table."""
@@ -98,8 +92,7 @@ def tune_sigma(
         start = sum(values.shape[1] for values in fidelity)
         ids = range(start, start + len(part)) if isinstance(part, (list, tuple)) else None
         batch = prepare(inner, part, with_window(preprocess or bundle.preprocess, window, part), ids=ids).batch
-        if batch.modality != "image":
-            raise ArgumentError("Expected images, but got texts: fidelity is measured by blurring patches.")
+        check_that(batch.modality == "image", "images", "texts", ": fidelity is measured by blurring patches")
         classes = target[start : start + batch.size] if isinstance(target, Tensor) and target.dim() else target
         options: Any = {"n": n, "seed": seed, "class_names": names, "task": task, "outputs": outputs}
         by_level = []
@@ -109,8 +102,7 @@ def tune_sigma(
                 raise ArgumentError("Expected one class as target, but got several, a concept or a function.")
             by_level.append(_fidelity(inner, batch.pixels, e, e.target, seed).cpu())
         fidelity.append(torch.stack(by_level))
-    if not fidelity:
-        raise ArgumentError("Expected at least one image, but got none.")
+    check_that(bool(fidelity), "at least one image", "none")
     best = levels[int(torch.cat(fidelity, 1).mean(1).argmax())]
     if best == max(levels):
         warn(f"The largest level that was tried, {best:g}, is the most faithful; try larger ones with sigmas=.")

@@ -71,7 +71,7 @@ def test_insertion_is_removal_of_the_least_read_backwards(height, width, steps):
     subject = Subject(model, x)
     result = PerturbationSweep("zero", steps=steps)(subject, None, saliency)
     by_hand = inserted_by_hand(model, x, saliency, subject, steps)
-    assert torch.allclose(result.inserted(), by_hand, atol=1e-12)
+    assert torch.allclose(result.curve("lif").flip(1), by_hand, atol=1e-12)
     assert torch.allclose(insertion(result), area(by_hand), atol=1e-12)
     assert torch.allclose(insertion(result), area(result.curve("lif")), atol=1e-15)
 
@@ -81,7 +81,7 @@ def test_an_odd_number_of_units_has_no_middle():
     model, x, saliency = additive(3, 5)
     subject = Subject(model, x)
     result = PerturbationSweep("zero", steps=4)(subject, None, saliency)
-    off = (result.inserted() - inserted_by_hand(model, x, saliency, subject, 4)).abs().amax(0) > 1e-12
+    off = (result.curve("lif").flip(1) - inserted_by_hand(model, x, saliency, subject, 4)).abs().amax(0) > 1e-12
     assert off.tolist() == [False, False, True, False, False]
 
 

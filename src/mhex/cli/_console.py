@@ -51,10 +51,7 @@ class Table:
         return "\n".join("\t".join(row) for row in (self.columns, *self.rows))
 
     def fitted(self, width: int) -> str:
-        """The table in lines of `width` signs; columns without room are put below each row, with their headings.
-
-        Only a name that is longer by itself goes beyond.
-        """
+        """The table in lines of `width` signs; columns without room go below each row. Longer names go beyond."""
         columns = zip(self.columns, *self.rows, strict=True)
         widths = {place: max(map(cell_len, cells)) for place, cells in enumerate(columns)}
         while len(widths) > 1 and _total(widths) > width:  # the widest columns go below; the first one stays

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
+from mhex._settings import check_that
 from mhex.errors import ArgumentError, MhexError, unknown_name
 
 if TYPE_CHECKING:
@@ -88,13 +89,10 @@ def _concepts(pieces: Sequence[str], count: int, text: str) -> Target:
     """The concepts of some of `count` targets."""
     from mhex.concept import Concept
 
-    if len(pieces) < count:
-        raise ArgumentError(
-            f"Expected classes alone, or concepts alone (each {_CONCEPT}FILE), after --target, but got both: {text!r}."
-        )
+    kinds = f"classes alone, or concepts alone (each {_CONCEPT}FILE), after --target"
+    check_that(len(pieces) == count, kinds, f"both: {text!r}")
     paths = [piece.removeprefix(_CONCEPT).strip() for piece in pieces]
-    if not all(paths):
-        raise ArgumentError(f"Expected a file after {_CONCEPT}, e.g. --target {_CONCEPT}fur.safetensors, but got none.")
+    check_that(all(paths), f"a file after {_CONCEPT}, e.g. --target {_CONCEPT}fur.safetensors", "none")
     concepts = [Concept.load(path) for path in paths]
     return concepts if len(concepts) > 1 else concepts[0]
 
@@ -114,8 +112,7 @@ def parse_outputs(text: str | None) -> Outputs | None:
 
 
 def _choice(text: str | None, choices: Sequence[str], option: str, separator: str) -> Any | None:
-    if text is not None and text not in choices:
-        raise ArgumentError(f"Expected {separator.join(choices)} after {option}, but got {text!r}.")
+    check_that(text is None or text in choices, f"{separator.join(choices)} after {option}", repr(text))
     return text
 
 
@@ -129,10 +126,7 @@ def parse_window(text: str | None) -> Window | None:
         ends = tuple(float(end) for end in text.split(","))
     except ValueError:
         ends = ()
-    if len(ends) != 2:
-        raise ArgumentError(
-            f"Expected two numbers with a comma between after --window, such as 0,4095, but got {text!r}."
-        )
+    check_that(len(ends) == 2, "two numbers with a comma between after --window, such as 0,4095", repr(text))
     return check_window(ends)
 
 
@@ -147,8 +141,7 @@ def parse_options(pairs: Sequence[str], methods: Sequence[str]) -> dict[str, dic
     specs = {name: get_method(name) for name in methods if name != AUTO}
     for pair in pairs:
         key, equals, value = (part.strip() for part in pair.partition("="))
-        if not equals or not key:
-            raise ArgumentError(f"Expected --option key=value, e.g. --option start_block=2, but got {pair!r}.")
+        check_that(bool(equals and key), "--option key=value, e.g. --option start_block=2", repr(pair))
         owners = [name for name in methods if key in specs[name].options]
         if not owners:
             options = sorted({f"{k}={v}" for spec in specs.values() for k, v in spec.options.items()})
@@ -169,8 +162,7 @@ def _typed(method: Method, key: str, value: str) -> Any:
     parameter = inspect.signature(method.function).parameters.get(key)
     allowed = str(parameter.annotation) if parameter is not None else ""
     if isinstance(default, bool) or allowed == "bool | None":
-        if value.lower() not in (*_YES, *_NO):
-            raise ArgumentError(f"Expected true or false for the option {key!r}, but got {value!r}.")
+        check_that(value.lower() in (*_YES, *_NO), f"true or false for the option {key!r}", repr(value))
         return value.lower() in _YES
     for kind, words in ((int, "a whole number"), (float, "a number")):
         if isinstance(default, kind) or re.search(rf"\b{kind.__name__}\b", allowed):
@@ -187,14 +179,11 @@ def check_device(device: str) -> str:
     """A device that torch can use here: `cpu`, `cuda` or `cuda:1`."""
     import torch
 
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
-        raise ArgumentError(f"Expected cpu or cuda after --device, but got {device!r}.")
-    if device.startswith("cuda"):
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if int(device.partition(":")[2] or 0) >= count:
-            raise ArgumentError(
-                f"Expected a device that is here, but got {device!r} and {count} CUDA devices; use cpu."
-            )
+    named = re.fullmatch(r"cpu|cuda(:\d+)?", device) is not None
+    check_that(named, "cpu or cuda after --device", repr(device))
+    count = torch.cuda.device_count() if device != "cpu" and torch.cuda.is_available() else 0
+    here = device == "cpu" or int(device.partition(":")[2] or 0) < count
+    check_that(here, "a device that is here", f"{device!r} and {count} CUDA devices", "; use cpu")
     return device
 
 

@@ -211,12 +211,9 @@ def _list() -> None:
     rows = []
     for suite in suites:
         entries = suite.entries()
-        columns = (
-            [entry.data.name for entry in entries],
-            [entry.model for entry in entries],
-            missing_of(suite.networks()),
-            [part.name for entry in entries for part in entry.metrics],
-        )
+        data, models = [entry.data.name for entry in entries], [entry.model for entry in entries]
+        metrics = [part.name for entry in entries for part in entry.metrics]
+        columns = (data, models, missing_of(suite.networks()), metrics)
         rows.append((suite.name, suite.title, *(", ".join(dict.fromkeys(names)) for names in columns)))
     headings = ("name", "what", "data", "models", "to be built first", "metrics")
     _console.show_table(f"{len(rows)} suites", headings, rows, prose=headings[1:])

@@ -62,10 +62,7 @@ def explain_by(
     pass_over: bool = False,
     **shared: Any,
 ) -> MethodResults:
-    """Explain one photo or text by several methods; `pass_over` leaves out those that cannot serve the model.
-
-    Each method is a step, which progress shows behind the label.
-    """
+    """Explain one photo or text by several methods, a step each; `pass_over` leaves out those that cannot serve."""
     import mhex
     from mhex.auto import AUTO
     from mhex.methods import get_method

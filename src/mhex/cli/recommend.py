@@ -1,18 +1,14 @@
 """`mhex recommend`: which method to use on a model and its data."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from mhex.cli import _parse
 from mhex.cli._console import LOSSES, busy, complain, output_folder, say, stopping, without_repeated_warnings
 from mhex.errors import ArgumentError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 EXAMPLES = """
 mhex recommend --model zoo:pets-vit --data pets --budget 120

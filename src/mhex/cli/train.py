@@ -1,20 +1,15 @@
 """`mhex train`: a network from a recipe file."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from mhex.cli._console import busy, complain, output_folder, say, show_table, stopping
 from mhex.cli.lists import accuracy_words
 from mhex.errors import ArgumentError
-
-if TYPE_CHECKING:
-    from mhex.lab.config.recipe import TrainingRecipe
 
 EXAMPLES = """
 mhex train --list
@@ -96,16 +91,10 @@ def _list() -> None:
     with busy("Reading the recipes"):
         from mhex.lab.config.recipe import packaged_recipes, read_recipe
 
-        recipes: list[TrainingRecipe] = [read_recipe(path) for path in packaged_recipes().values()]
+        recipes = [read_recipe(path) for path in packaged_recipes().values()]
+    rows = []
+    for entry in recipes:
+        epochs = entry.train.epochs if entry.train else "fitted"
+        rows.append((entry.name, entry.title, entry.data.name, epochs, ", ".join(entry.needs)))
     headings = ("name", "what", "data", "epochs", "needs")
-    rows = [
-        (
-            entry.name,
-            entry.title,
-            entry.data.name,
-            entry.train.epochs if entry.train else "fitted",
-            ", ".join(entry.needs),
-        )
-        for entry in recipes
-    ]
     show_table(f"{len(recipes)} recipes", headings, rows, prose=("what", "needs"))

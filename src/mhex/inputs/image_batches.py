@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mhex._settings import check_that
 from mhex.capture import Anatomy, Batch
 from mhex.errors import ArgumentError, ArgumentTypeError, MhexError, warn
 from mhex.inputs.photos import BROKEN, Window, check_fit, check_window, is_deep, scaled, upright_rgb, window_hint
@@ -186,19 +187,13 @@ def _scale(preprocess: Any, channels: int, device: torch.device) -> tuple[Tensor
 def check_image(batch: Batch, anatomy: Anatomy) -> None:
     """Refuse images that the model cannot take, before it runs."""
     _, channels, height, width = batch.pixels.shape
-    if anatomy.channels is not None and channels != anatomy.channels:
-        raise ArgumentError(
-            f"Expected images of {anatomy.channels} channels for this {anatomy.family}, but got {channels}."
-        )
+    right = anatomy.channels in (None, channels)
+    check_that(right, f"images of {anatomy.channels} channels for this {anatomy.family}", channels)
     fits_any_size = batch.kwargs.get("interpolate_pos_encoding") is True
-    if anatomy.image_size is not None and not fits_any_size and (height, width) != anatomy.image_size:
-        expectation = "x".join(map(str, anatomy.image_size))
-        raise ArgumentError(
-            f"Expected images of {expectation} pixels for this {anatomy.family}, but got {height}x{width}; resize them."
-        )
+    fits = fits_any_size or anatomy.image_size in (None, (height, width))
+    expectation = f"images of {'x'.join(map(str, anatomy.image_size or ()))} pixels for this {anatomy.family}"
+    check_that(fits, expectation, f"{height}x{width}", "; resize them")
     rows, columns = anatomy.patch or (1, 1)
-    if not anatomy.pads_image and (height % rows or width % columns):
-        raise ArgumentError(
-            f"Expected image sides that are multiples of the patch size {rows}x{columns}, but got {height}x{width}; "
-            "resize them."
-        )
+    whole = anatomy.pads_image or not (height % rows or width % columns)
+    expectation = f"image sides that are multiples of the patch size {rows}x{columns}"
+    check_that(whole, expectation, f"{height}x{width}", "; resize them")

@@ -34,15 +34,12 @@ _MOST_SEARCHED = 1000  # samples among which one must have what is needed
 
 @dataclass(frozen=True)
 class Samples:
-    """A batch of samples; what the data does not say of any of them is None.
-
-    Masks are segmentations (H, W), each of its own size: 1 at the object, 0 elsewhere, -1 to be ignored.
-    """
+    """A batch of samples; what the data does not say of any of them is None."""
 
     inputs: Any  # as for `mhex.explain`
     ids: tuple[int, ...]  # number of each in the data set
     label: Tensor | None = None  # classes (B,), -1 where one is not known
-    mask: list[Tensor | None] | None = None
+    mask: list[Tensor | None] | None = None  # (H, W), of any size: 1 at the object, 0 elsewhere, -1 to be ignored
     rationale: list[list[int]] | None = None  # of texts: numbers of the words that people marked, sorted
     other: Tensor | None = None  # another class that is in each image, (B,), -1 where there is none
     tiles: Tensor | None = None  # of mosaics: the class of each cell, (B, n * n); see the metric grid-pointing-game
@@ -227,16 +224,11 @@ def shuffled(data: Any, seed: int) -> tuple[Any, list[int] | None]:
 
 
 class Pieces:
-    """Samples in pieces: one image first, by which costs are learnt, and then a few at a time.
-
-    Attributes:
-        order: Number of each sample in the data, if they were shuffled.
-        unread: Samples that cannot be read, and why, by their place in the race.
-    """
+    """Samples in pieces: one image first, by which costs are learnt, and then a few at a time."""
 
     def __init__(self, data: Any, limit: int | None = None, order: Sequence[int] | None = None) -> None:
-        self.order = order
-        self.unread: dict[int, str] = {}
+        self.order = order  # number of each sample in the data, if they were shuffled
+        self.unread: dict[int, str] = {}  # samples that cannot be read, and why, by their place in the race
         self._following: Iterator[Samples] = self._cut(in_samples(data, PIECE, limit, self.unread))
         self._pieces: list[Samples] = []
 

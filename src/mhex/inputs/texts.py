@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mhex._settings import check_that
 from mhex.capture import Batch
 from mhex.errors import ArgumentError, ArgumentTypeError, warn
 from mhex.inputs.prepared import WHOLE_NUMBERS, Prepared, check_batch, filled, finite, place_of
@@ -77,10 +78,7 @@ def _longest_text(model: nn.Module) -> int | None:
 
 
 def token_batch(model: nn.Module, inputs: Mapping[str, Any], tokenizer: Any, fill: bool = False) -> Prepared:
-    """A batch from tokenizer outputs: `input_ids` (B, T) or `inputs_embeds` (B, T, D), `attention_mask` and so on.
-
-    `fill` is as for `prepare`.
-    """
+    """A batch of tokenizer outputs, such as `input_ids` (B, T) or `inputs_embeds` (B, T, D); `fill`: see `prepare`."""
     device, dtype = place_of(model)
     main = inputs.get("inputs_embeds") if inputs.get("input_ids") is None else inputs["input_ids"]
     if not isinstance(main, Tensor):
@@ -91,15 +89,13 @@ def token_batch(model: nn.Module, inputs: Mapping[str, Any], tokenizer: Any, fil
     check_batch(main, "token ids")
     if main.dtype not in _INDEX and (main is inputs.get("input_ids") or not main.is_floating_point()):
         raise ArgumentTypeError(f"Expected whole numbers as token ids, but got {main.dtype}.")
-    if main.dim() != (3 if main.is_floating_point() else 2):
-        raise ArgumentError(f"Expected token ids of shape (batch, tokens), but got {tuple(main.shape)}.")
+    axes = 3 if main.is_floating_point() else 2
+    check_that(main.dim() == axes, "token ids of shape (batch, tokens)", tuple(main.shape))
     if main.shape[0] == 0 or main.shape[1] == 0:
         raise ArgumentError("Expected at least one sample and one token, but the batch is empty.")
     longest = _longest_text(model)
-    if longest and main.shape[1] > longest:
-        raise ArgumentError(
-            f"Expected at most {longest} tokens for this model, but got {main.shape[1]}; truncate the text."
-        )
+    fits = not longest or main.shape[1] <= longest
+    check_that(fits, f"at most {longest} tokens for this model", main.shape[1], "; truncate the text")
     kwargs: dict[str, Any] = {}
     gaps: tuple[int, ...] = ()
     if fill and main.is_floating_point():

@@ -8,6 +8,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from mhex._settings import check_that
 from mhex.errors import ArgumentError
 from mhex.inputs.prepared import Prepared
 
@@ -29,8 +30,7 @@ def word_runs(words: Sequence[int | None]) -> list[tuple[int, int]]:
 
 def check_pooling(pooling: object) -> None:
     """Refuse ways of making scores of words that are not known."""
-    if pooling not in get_args(Pooling):
-        raise ArgumentError(f"Expected pooling {' or '.join(map(repr, get_args(Pooling)))}, but got {pooling!r}.")
+    check_that(pooling in get_args(Pooling), "pooling 'max' or 'sum'", repr(pooling))
 
 
 def pool(scores: Tensor, words: Tensor, count: int, pooling: Pooling) -> tuple[Tensor, Tensor]:
@@ -107,8 +107,7 @@ def words_of(prepared: Prepared, words: Words) -> tuple[Tensor, int]:
 
 def check_split(words: object) -> None:
     """Refuse ways of splitting texts that are not known."""
-    if words not in get_args(Words):
-        raise ArgumentError(f"Expected words {' or '.join(map(repr, get_args(Words)))}, but got {words!r}.")
+    check_that(words in get_args(Words), "words 'tokenizer' or 'whitespace'", repr(words))
 
 
 def check_words(prepared: Prepared) -> None:

@@ -188,10 +188,7 @@ class Run:
 
 
 class SampleBatch:
-    """A batch of samples with all that its methods share.
-
-    The evaluator sees the samples as `subject`, the explained model as `explained`.
-    """
+    """Samples with all that methods share; the evaluator sees them as `subject`, the explained model as `explained`."""
 
     def __init__(self, run: Run, samples: Samples, prepared: Prepared, progress: bool = False) -> None:
         self.run, self.samples, self.prepared, self.progress = run, samples, prepared, progress
@@ -308,10 +305,7 @@ class Gaps:
         case.used = set()
 
     def fill(self, maps: Tensor, case: Case | None = None) -> Tensor:
-        """Maps (B, ...) with zeros in the gaps: maps that all metrics read, or what one of them asks a case for.
-
-        Other metrics may share what a case is making.
-        """
+        """Maps (B, ...) with zeros in the gaps: maps that all metrics read, or what one or several ask a case for."""
         part = _MAIN if case is None else self._asking if case.making is None else ("shared", case.making)
         bad = ~maps.flatten(1).isfinite().all(1)
         if not bool(bad.any()):

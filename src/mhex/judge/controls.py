@@ -77,23 +77,12 @@ class Control:
     modalities: tuple[str, ...] = ("image",)  # what it is defined for
 
 
-CONTROLS: Mapping[str, Control] = MappingProxyType(
-    {
-        "random": Control("random", random, ("image", "text")),
-        "gaussian": Control("gaussian", gaussian),
-        "sobel": Control("sobel", sobel),
-    }
-)
+_ALL = (Control("random", random, ("image", "text")), Control("gaussian", gaussian), Control("sobel", sobel))
+CONTROLS: Mapping[str, Control] = MappingProxyType({entry.name: entry for entry in _ALL})
 
 
 def control(name: str, subject: Subject, seed: int = 0) -> Tensor:
-    """Maps of a control by name, (B, H, W), or (B, T) for texts.
-
-    Args:
-        name: One of `CONTROLS`.
-        subject: The samples.
-        seed: Seed of `"random"`.
-    """
+    """Maps of one of `CONTROLS` by name, (B, H, W), or (B, T) for texts; the seed is that of `"random"`."""
     if name not in CONTROLS:
         raise unknown_name("control", name, CONTROLS)
     modality = subject.batch.modality

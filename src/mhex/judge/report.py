@@ -9,7 +9,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from itertools import product
 from os import PathLike
@@ -21,6 +21,7 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from torch import Tensor
 
 from mhex._files import read_json, write_text
+from mhex._settings import check_that
 from mhex.errors import ArgumentError
 from mhex.explanation import Explanation
 from mhex.judge import store
@@ -70,7 +71,7 @@ def read_calls(folder: Path) -> list[dict[str, Any]]:
         return []
     try:
         calls: list[dict[str, Any]] = read_json(path.read_text(encoding="utf-8"))
-        _call_facts().validate_python(calls)
+        _CALL_FACTS.validate_python(calls)
     except ValueError as error:
         kind = "holds something else" if isinstance(error, ValidationError) else "is no JSON"
         raise ArgumentError(f"Expected the calls of a run in {str(path)!r}, but it {kind}; delete it.") from error
@@ -94,9 +95,7 @@ class _CallFacts(_Facts):
     done: int | None = None
 
 
-@cache
-def _call_facts() -> TypeAdapter[list[_CallFacts]]:
-    return TypeAdapter(list[_CallFacts])
+_CALL_FACTS = TypeAdapter(list[_CallFacts])
 
 
 def versions() -> dict[str, str]:
@@ -120,8 +119,8 @@ class Pairs(dict[tuple[str, str], Paired]):
     """Comparisons by the names of two methods; asked for in the other order, a pair is turned round."""
 
     def __missing__(self, pair: tuple[str, str]) -> Paired:
-        if not isinstance(pair, tuple) or len(pair) != 2 or pair[0] == pair[1]:
-            raise ArgumentError(f"Expected the names of two methods, but got {pair!r}.")
+        two = isinstance(pair, tuple) and len(pair) == 2 and pair[0] != pair[1]
+        check_that(two, "the names of two methods", repr(pair))
         check_names("method", pair, dict.fromkeys(name for names in self for name in names))
         return self[pair[1], pair[0]].reversed
 
@@ -210,9 +209,8 @@ class Report:
 
     def protocol(self, metric: str) -> str:
         """How a metric was measured, as it stands in the rows."""
-        return "; ".join(
-            sorted({text for name, text in store.records(self.rows, "metric", "protocol") if name == metric})
-        )
+        pairs = store.records(self.rows, "metric", "protocol")
+        return "; ".join(sorted({text for name, text in pairs if name == metric}))
 
     def summary(
         self, resamples: int = 2000, confidence: float = 0.95, seed: int = 0, outputs: str = "all"
@@ -225,8 +223,7 @@ class Report:
             seed: Seed of the bootstrap.
             outputs: `"first"` of each metric, or `"all"`.
         """
-        if outputs not in ("first", "all"):
-            raise ArgumentError(f"Expected outputs 'first' or 'all', but got {outputs!r}.")
+        check_that(outputs in ("first", "all"), "outputs 'first' or 'all'", repr(outputs))
         key = (resamples, confidence, seed, outputs)
         if key not in self._cells:
             self._cells[key] = []
@@ -281,11 +278,8 @@ class Report:
             Comparisons by two names, in either order.
         """
         names, values, summary = self._compared(metric, methods, output)
-        if len(names) < 2:
-            raise ArgumentError(
-                f"Expected at least two methods to be compared, but got {names[0] if names else 'none'} alone; the "
-                f"report has {', '.join(self.methods)}."
-            )
+        actual, advice = f"{names[0] if names else 'none'} alone", f"; the report has {', '.join(self.methods)}"
+        check_that(len(names) > 1, "at least two methods to be compared", actual, advice)
         pairs = all_pairs(values, seed, summary=summary)
         return Pairs({(names[i], names[j]): pair for (i, j), pair in pairs.items()})
 
@@ -428,11 +422,7 @@ class Evaluation:
 
 
 def evaluations(folder: Path) -> list[Evaluation]:
-    """All evaluations in a folder and its subfolders, by name.
-
-    Args:
-        folder: The folder that `mhex.evaluate` was given as `out=`, or one that holds such folders.
-    """
+    """All evaluations, by name, in a folder that `mhex.evaluate` was given as `out=`, and in its subfolders."""
     if not folder.is_dir():
         raise ArgumentError(f"Expected a folder with evaluations, but there is none at {str(folder)!r}.")
     entries = []

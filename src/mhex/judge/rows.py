@@ -71,10 +71,8 @@ class _RowPlaces:
         self.methods = {name: k for k, name in enumerate(dict.fromkeys(labels))}
         places = {sample: k for k, sample in enumerate(sorted(set(samples)))}
         self.ids = torch.tensor([image for image, _ in places])
-        self.index = (
-            torch.tensor([self.methods[name] for name in labels]),
-            torch.tensor([places[sample] for sample in samples]),
-        )
+        method, place = [self.methods[name] for name in labels], [places[sample] for sample in samples]
+        self.index = torch.tensor(method), torch.tensor(place)
 
 
 def numbers_of(rows: Any, metric: str, columns: Sequence[str]) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
@@ -126,10 +124,9 @@ def curves_of(
     order = reader.orders[0] if order is None else order
     if order not in reader.orders:
         raise ArgumentError(f"Metric {metric!r} reads the orders {', '.join(reader.orders)}, but got {order!r}.")
-    condition = (pc.field("metric") == metric) & (pc.field("order") == order)
-    part = table.filter(
-        condition & (pc.list_value_length(pc.field("points")) > 0)
-    )  # samples without judgement have none
+    # Samples without judgement have no points.
+    judged = pc.list_value_length(pc.field("points")) > 0
+    part = table.filter((pc.field("metric") == metric) & (pc.field("order") == order) & judged)
     points, places = part.column("points").to_pylist(), _RowPlaces(part)
     shares = reader.shares(order)
     lengths = {len(shares), *map(len, points)}

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mhex._printable import escaped, printable
-from mhex.errors import ArgumentError
+from mhex._settings import check_that
 from mhex.judge.controls import RANDOM, is_control
 from mhex.metrics.base import PerImage
 from mhex.stats.comparison import PairTests, least_p, marked, pair_tests
@@ -129,10 +129,7 @@ def cells_of(
     seed: int,
     outputs: int,
 ) -> list[Cell]:
-    """A cell for each of the first outputs of a metric and each method, with bootstrap intervals.
-
-    `presence` says whether each method was judged on each image, bool (n,).
-    """
+    """Cells of the first outputs by method, with intervals; `presence`, bool (n,), has the images it was judged on."""
     cells, spans = [], {}
     for method, rows in numbers.items():
         finite = rows[rows.isfinite().all(1)]
@@ -255,8 +252,7 @@ def _counts(cells: Sequence[Cell]) -> str:
 def render(grid: Grid, form: str, width: int | None = None) -> str:
     """A table as `"text"`, of a terminal's width if None is given, `"markdown"`, `"latex"` or `"html"`."""
     forms = {"text": lambda grid: _text(grid, width), "markdown": _markdown, "latex": _latex, "html": _html}
-    if form not in forms:
-        raise ArgumentError(f"Expected form to be one of {', '.join(forms)}, but got {form!r}.")
+    check_that(form in forms, f"form to be one of {', '.join(forms)}", repr(form))
     return printable(forms[form](grid))
 
 

@@ -63,17 +63,10 @@ class DropProtocol(RegionProtocol):
 
 @dataclass(frozen=True)
 class TextDropProtocol(MaskedProtocol):
-    """Protocol of the average drop of texts.
+    """Protocol of the average drop of texts; parts are as for `MaskedPass`, and two of them as for images."""
 
-    Attributes:
-        mode: `"remove"` or `"keep"`.
-        reference: What hidden means: `"mask_token"`, `"drop"` or `"pad"`.
-        fraction, seed, rounding, most: As for `MaskedPass`.
-        scored, relative: As for images.
-    """
-
-    mode: str = "remove"
-    reference: str = "mask_token"
+    mode: str = "remove"  # or keep
+    reference: str = "mask_token"  # what hidden means: mask_token, drop or pad
     fraction: float = 0.1
     scored: Scored = "predicted"
     seed: int = 0

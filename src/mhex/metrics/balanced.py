@@ -29,17 +29,13 @@ class SteadyResult(PassResult):
 class BalancedProtocol(GridProtocol, Runner[SteadyResult]):
     """Protocol of curves of two classes, and of maps of noisy copies, which it makes itself.
 
-    Few steps: more of them cost as many passes as more images do, and tell methods apart less.
-
-    Attributes:
-        noise: Spread of the noise beside the range of the numbers of each image (highest less lowest), so that nobody
-            needs to know how colours were normalised.
-        draws: Noisy copies n of each image; 0 for none, as for texts, and then there is no stability.
+    The spread of the noise is beside the range of the numbers of each image (highest less lowest), so that nobody needs
+    to know how colours were normalised.
     """
 
-    steps: int = 3
+    steps: int = 3  # few: more of them cost as many passes as more images do, and tell methods apart less
     noise: float = 0.02
-    draws: int = 1
+    draws: int = 1  # noisy copies n of each image; 0 for none, as for texts, and then there is no stability
 
     def __post_init__(self) -> None:
         super().__post_init__()

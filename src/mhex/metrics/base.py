@@ -46,30 +46,20 @@ class PerImage(Metric):
 
     Subclasses say what the numbers are (`columns`), how they are made of a result (`score`, by default by the function
     of the metric) and how the value of a data set follows from them (`summary`, by default their mean). The model is
-    never part of a metric: passes are made by runners, and results are handed to `update`.
-
-    Attributes:
-        columns: Names of the numbers of an image.
-        outputs: Names of what `summary` returns, by default those of the columns; methods are ranked by the first.
-        better: For each output, whether higher is better; None where neither is.
-        additive: True if the value of a data set is the mean of what it is for single images.
-        hits: True if the number of an image is 1 for a hit and 0 for a miss.
-        skips: Which images do not count, in a few words for tables.
-        function: The formula, from results to numbers per image.
-        presets: Protocols of papers by name; `"default"` is the library's own.
-        protocol: How it is measured, frozen; printed with every number.
+    never part of a metric: passes are made by runners, and results are handed to `update`. The `protocol` says how it
+    is measured; it is frozen, and printed with every number.
     """
 
     full_state_update = False
     is_differentiable = False
-    columns: tuple[str, ...] = ("value",)
-    outputs: tuple[str, ...] = ("value",)
-    better: tuple[bool | None, ...] = (True,)
-    additive: ClassVar[bool] = True
-    hits: ClassVar[bool] = False
-    skips: ClassVar[str] = ""
-    function: ClassVar[Callable[..., Tensor]]
-    presets: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    columns: tuple[str, ...] = ("value",)  # names of the numbers of an image
+    outputs: tuple[str, ...] = ("value",)  # of what `summary` returns, usually the columns; the first ranks methods
+    better: tuple[bool | None, ...] = (True,)  # for each output, whether higher is better; None where neither is
+    additive: ClassVar[bool] = True  # whether the value of a data set is the mean of what it is for single images
+    hits: ClassVar[bool] = False  # whether the number of an image is 1 for a hit and 0 for a miss
+    skips: ClassVar[str] = ""  # which images do not count, in a few words for tables
+    function: ClassVar[Callable[..., Tensor]]  # the formula, from results to numbers per image
+    presets: ClassVar[Mapping[str, Any]] = MappingProxyType({})  # protocols by name; "default" is the library's own
     ids: list[Tensor]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -130,10 +120,7 @@ class PerImage(Metric):
         return self.function(*results, **parts)
 
     def of(self, case: Case) -> tuple[Any, ...]:
-        """What `update` is given, taken from a case that shares its passes with other metrics.
-
-        By default the result of the only runner of the protocol.
-        """
+        """What `update` is given, of a case with shared passes: by default the result of the protocol's only runner."""
         return (case.passes(*self.protocol.passes),)
 
     def summary(self, rows: Tensor) -> Tensor:
@@ -206,10 +193,7 @@ class PerImage(Metric):
         return ids[~again], values[~again]
 
     def compute(self) -> dict[str, Any]:
-        """Value, interval, number of images that count and of those that do not; `"all"` has every output.
-
-        Without an image that counts, values are NaN.
-        """
+        """Value, interval, images that count and that do not; `"all"` has every output. NaN where no image counts."""
         _, rows = self.rows()
         finite = rows[rows.isfinite().all(1)].cpu()
         value = low = high = torch.full((len(self.outputs),), torch.nan, dtype=torch.float64)

@@ -59,27 +59,17 @@ class BoxResult(PassResult):
 
 @dataclass(frozen=True)
 class BoxProtocol(Protocol, Runner[BoxResult]):
-    """How boxes are drawn and hidden. Nothing here depends on maps: all methods and classes share the passes.
-
-    Attributes:
-        reference: What hidden means: `"black"`, `"zero"`, `"mean"` or `"blur"`.
-        sizes: Sides of the boxes, rising; or how many sides, spread evenly up to the largest that still has as many
-            places as boxes are drawn.
-        count: Boxes of each side.
-        seed: Seed of their places.
-        sigma: Spread of the blur; None for a sixteenth of the shorter side.
-        shape: `"box"`, or `"pixels"`: as many pixels scattered over the image (Sensitivity-n).
-        grid: None: sizes are in pixels. Else in cells, of which so many make up the shorter side of the image.
-    """
+    """How boxes are drawn and hidden. Nothing here depends on maps: all methods and classes share the passes."""
 
     blur_parts = ("sigma",)
-    reference: str = "blur"
+    reference: str = "blur"  # what hidden means: black, zero, mean or blur
+    # Sides, rising; or how many sides, spread evenly up to the largest that has as many places as boxes are drawn.
     sizes: tuple[int, ...] | int = 8
-    count: int = 100
-    seed: int = 0
-    sigma: float | None = None
-    shape: Literal["box", "pixels"] = "box"
-    grid: int | None = None
+    count: int = 100  # boxes of each side
+    seed: int = 0  # of their places
+    sigma: float | None = None  # spread of the blur; None for a sixteenth of the shorter side
+    shape: Literal["box", "pixels"] = "box"  # or as many pixels scattered over the image (Sensitivity-n)
+    grid: int | None = None  # cells along the shorter side of the image, by which sizes count; None: they are in pixels
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -192,10 +182,7 @@ def box_correlation(result: BoxResult, saliency: Tensor, explained: Tensor | Non
 
 
 def box_area(r: Tensor, sizes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Area under `r(s)`, (B, S), over the sizes, and the same over their reach, from -1 to 1; (B,) each.
-
-    A single size has no area; its `r` stands for the second.
-    """
+    """Area under `r(s)`, (B, S), over the sizes, and over their reach, -1 to 1 (`r` of a single size); (B,) each."""
     axis = torch.tensor(sizes, dtype=r.dtype, device=r.device)
     area = torch.trapezoid(r, axis, dim=1)
     return area, r[:, 0] if len(sizes) == 1 else area / (axis[-1] - axis[0])

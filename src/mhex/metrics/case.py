@@ -16,40 +16,24 @@ T = TypeVar("T")
 
 @dataclass(eq=False)
 class Case:
-    """What is judged: maps of a batch for one class each.
+    """What is judged: maps of a batch for one class each."""
 
-    Attributes:
-        subject: The samples and their model. What does not depend on maps is shared by all cases of it.
-        saliency: Maps at their own resolution: (B, h, w), or (B, T) for texts.
-        explained: The class of each, (B,); None for the predicted one.
-        mask: Segmentation of images, (B, H, W): 1 at the object, 0 elsewhere, -1 to be ignored.
-        rationale: Of texts: the words that people marked, for each sample numbers, (start, end) spans with end
-            exclusive, or a bool for each word. Words of strings are split at white space.
-        tiles: Of mosaics: the class of each cell, (B, n * n), row by row; see `mhex.metrics.grid_pointing_game`.
-        again: From inputs as for `mhex.explain` and classes (B,) to maps by the same method with the same options, for
-            metrics that explain again.
-        other_class: Another class that is in each image, (B,), -1 where there is none; for class discrimination.
-        other: Makes the case of the maps for that class: of the same subject, with both classes exchanged. Where there
-            is no other class, any class will do.
-        relabelled: As `again`, by a model of the same kind that was trained on permuted labels.
-        model: The model that is explained, where outputs of another one are read; None for that of the subject.
-        used: What was asked of `once` since this set was last made empty, by name, with all that it is made of.
-        making: Name of what `once` is making; None if nothing.
-    """
-
-    subject: Subject
-    saliency: Tensor
-    explained: Tensor | None = None
-    mask: Tensor | None = None
-    rationale: Sequence[Any] | None = None
-    tiles: Tensor | None = None
+    subject: Subject  # the samples and their model; what does not depend on maps is shared by all cases of it
+    saliency: Tensor  # maps at their own resolution: (B, h, w), or (B, T) for texts
+    explained: Tensor | None = None  # the class of each, (B,); None for the predicted one
+    mask: Tensor | None = None  # segmentation of images, (B, H, W): 1 at the object, 0 elsewhere, -1 to be ignored
+    rationale: Sequence[Any] | None = None  # words of texts that people marked; see `mhex.inputs.masks.FORMS`
+    tiles: Tensor | None = None  # class of each cell of mosaics, (B, n * n), row by row; see `grid_pointing_game`
+    # From inputs as for `mhex.explain` and classes (B,) to maps by the same method with the same options.
     again: Callable[..., Tensor] | None = None
-    other_class: Tensor | None = None
+    other_class: Tensor | None = None  # another class that is in each image, (B,), -1 where there is none
+    # Makes the case of the maps for that class, with both classes exchanged; any class will do where there is no other.
     other: Callable[[], Case] | None = None
-    relabelled: Callable[..., Tensor] | None = None
-    model: nn.Module | None = None
+    relabelled: Callable[..., Tensor] | None = None  # as `again`, by a model that was trained on permuted labels
+    model: nn.Module | None = None  # the explained model, where outputs of another one are read
+    # What was asked of `once` since this set was last made empty, by name, with all that it is made of.
     used: set[Any] = field(default_factory=set, repr=False)
-    making: Any = field(default=None, repr=False)
+    making: Any = field(default=None, repr=False)  # name of what `once` is making
     _done: dict[Any, Any] = field(default_factory=dict, repr=False)
     _within: dict[Any, set[Any]] = field(default_factory=dict, repr=False)
 

@@ -16,14 +16,9 @@ from mhex.perturb import SweepResult
 
 @dataclass(frozen=True)
 class DiscriminationProtocol(AreaProtocol):
-    """Protocol of curves and boxes of two classes.
+    """Protocol of curves and boxes of two classes; `sizes`, `count` and `grid` are as for `BoxProtocol`."""
 
-    Attributes:
-        area: How areas under the logit are taken.
-        sizes, count, grid: As for `BoxProtocol`.
-    """
-
-    area: str = "percent"
+    area: str = "percent"  # how areas under the logit are taken
     sizes: tuple[int, ...] | int = 8
     count: int = 100
     grid: int | None = None

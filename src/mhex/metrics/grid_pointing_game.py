@@ -18,17 +18,11 @@ _MOSAIC = 60  # purpose of random numbers
 
 @dataclass(frozen=True, eq=False)
 class Mosaics:
-    """Images of n x n cells.
+    """Images of n x n cells."""
 
-    Attributes:
-        pixels: (M, C, H, W), normalised as the images were.
-        tiles: Class of each cell, (M, n * n), row by row.
-        members: Number in the data set of the image in each cell, (M, n * n).
-    """
-
-    pixels: Tensor
-    tiles: Tensor
-    members: Tensor
+    pixels: Tensor  # (M, C, H, W), normalised as the images were
+    tiles: Tensor  # class of each cell, (M, n * n), row by row
+    members: Tensor  # number in the data set of the image in each cell, (M, n * n)
 
     def __len__(self) -> int:
         return len(self.pixels)

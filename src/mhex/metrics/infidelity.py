@@ -41,26 +41,19 @@ class NoiseResult(PassResult):
 class NoiseProtocol(Protocol, Runner[NoiseResult]):
     """How inputs are changed. Nothing here depends on maps: all methods and classes share the passes.
 
-    Attributes:
-        kind: `"gaussian"` takes off noise: for maps that are gradients. `"square"` hides a square of random side and
-            place, and its sum over the map is what the map foretells: for maps that are contributions.
-        sigma: Spread of the noise, in units of the model's input.
-        channels: Noise of `"shared"` channels is one number for each pixel: maps are sums over channels, and foretell
-            such changes without loss. `"own"` is one number for each value of the input, as in
-            captum's examples: what channels have for themselves is then beyond any map.
-        draws: Changes of each sample, n.
-        seed: Seed of the changes.
-        reference: What a hidden square shows.
-        blur: Spread of the reference `"blur"`; None for a sixteenth of the shorter side.
+    Kind `"gaussian"` takes off noise: for maps that are gradients. `"square"` hides a square of random side and place,
+    and its sum over the map is what the map foretells: for maps that are contributions. Noise of `"shared"` channels is
+    one number for each pixel: maps are sums over channels, and foretell such changes without loss. `"own"` is a number
+    for each value of the input, as in captum's examples: what channels have for themselves is then beyond any map.
     """
 
     blur_parts = ("blur",)
     kind: Literal["gaussian", "square"] = "square"
-    sigma: float = 0.1
-    draws: int = 100
+    sigma: float = 0.1  # spread of the noise, in units of the model's input
+    draws: int = 100  # changes of each sample, n
     seed: int = 0
-    reference: str = "blur"
-    blur: float | None = None
+    reference: str = "blur"  # what a hidden square shows
+    blur: float | None = None  # spread of the reference blur; None for a sixteenth of the shorter side
     channels: Literal["shared", "own"] = "shared"
 
     def __post_init__(self) -> None:

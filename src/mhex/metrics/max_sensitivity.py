@@ -27,19 +27,13 @@ class NeighbourResult(PassResult):
 
 @dataclass(frozen=True)
 class NeighbourProtocol(Protocol, Runner[NeighbourResult]):
-    """How neighbours are drawn.
+    """How neighbours are drawn."""
 
-    Attributes:
-        radius: Every number of the input moves by at most so much, evenly.
-        draws: Neighbours of each sample, n.
-        seed: Seed of the draws.
-        units: `"raw"`: the radius is in colours from 0 to 1, before normalisation; where that is not known, and a
-            warning says so, and with `"model"`, in units of the model's input.
-    """
-
-    radius: float = 0.02
-    draws: int = 50
+    radius: float = 0.02  # every number of the input moves by at most so much, evenly
+    draws: int = 50  # neighbours of each sample, n
     seed: int = 0
+    # The radius is in colours from 0 to 1, before normalisation; with "model", and where that is not known, which a
+    # warning says, in units of the model's input.
     units: Literal["raw", "model"] = "raw"
 
     def __post_init__(self) -> None:
@@ -50,13 +44,9 @@ class NeighbourProtocol(Protocol, Runner[NeighbourResult]):
     def ask(
         self, subject: Subject, saliency: Tensor, again: Callable[..., Tensor], explained: Tensor | None = None
     ) -> NeighbourResult:
-        """Draw neighbours and explain them.
+        """Draw neighbours of images with maps (B, h, w), and explain them for the same classes (B,).
 
-        Args:
-            subject: Images.
-            saliency: Their maps, (B, h, w).
-            again: From inputs and classes (B,) to maps of the same shape.
-            explained: The class of each map, (B,), which stays; None for the predicted one.
+        `again` makes maps of the same shape of inputs and classes; `explained` of None is the predicted class.
         """
         check_images(subject)
         maps = check_map(subject, saliency).double().flatten(1)

@@ -29,10 +29,7 @@ class LocationMetric(PerImage):
 
 
 def on_mask(saliency: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Maps (B, h, w), bilinear, at the size of masks (B, H, W), in float64; and the masks in int8.
-
-    What cannot be compared is refused.
-    """
+    """Maps (B, h, w) at the size of masks (B, H, W), bilinear, float64, and masks in int8; misfits are refused."""
     pair = (saliency, mask)
     if not all(isinstance(tensor, Tensor) and tensor.dim() == 3 for tensor in pair) or len(saliency) != len(mask):
         shapes = " and ".join(str(tuple(getattr(tensor, "shape", ()))) for tensor in pair)

@@ -32,10 +32,8 @@ class Protocol:
             value = getattr(self, name)
             value = tuple(value) if isinstance(value, list) else value  # a protocol is looked up by its parts
             value = check_seed(name, value) if name == "seed" else check_kind(name, value, kinds)
-            if (
-                float in kinds and int not in kinds and isinstance(value, int)
-            ):  # torch takes no whole number of any size
-                value = float(value)
+            if float in kinds and int not in kinds and isinstance(value, int):
+                value = float(value)  # torch takes no whole number of any size
             object.__setattr__(self, name, value)
             if get_origin(kinds[0]) is Literal:
                 check_choice(name, getattr(self, name), get_args(kinds[0]))
@@ -64,10 +62,7 @@ class Protocol:
 
     @property
     def passes(self) -> tuple[Any, ...]:
-        """Runners that make what is measured.
-
-        A protocol that is a runner has its usual value here in parts that its passes do not depend on: they are shared.
-        """
+        """Runners that make what is measured; parts that change no pass have their usual value, so as to be shared."""
         if not isinstance(self, Runner):
             return ()
         usual = {f.name: f.default for f in fields(self) if f.name in READ_PARTS}
@@ -92,6 +87,5 @@ def check_units(reference: str, granularity: str) -> None:
 def _kinds(protocol: Any) -> dict[str, tuple[Any, ...]]:
     """Types that each part of a protocol may have."""
     hints = get_type_hints(protocol)
-    return {
-        f.name: get_args(hint) if get_origin(hint := hints[f.name]) is UnionType else (hint,) for f in fields(protocol)
-    }
+    parts = {f.name: hints[f.name] for f in fields(protocol)}
+    return {name: get_args(hint) if get_origin(hint) is UnionType else (hint,) for name, hint in parts.items()}

@@ -90,18 +90,14 @@ class RandomizedResult(PassResult):
 class RandomizationProtocol(Protocol, Runner[RandomizedResult]):
     """What is randomised.
 
-    Attributes:
-        mode: `"parameters"`: layer after layer from the output to the input, each staying random. `"logit"`: another
-            class, drawn at random, is explained. `"labels"`: a model trained on permuted labels is explained.
-        sign: Whether `"signed"` maps are compared, or their `"absolute"` values.
-        seed: Seed of new weights, classes and the baseline.
-        stages: Layers are renewed in so many parts; None for one layer at a time.
+    Mode `"parameters"`: layer after layer from the output to the input, each staying random. `"logit"`: another class,
+    drawn at random, is explained. `"labels"`: a model trained on permuted labels is explained.
     """
 
     mode: Literal["parameters", "logit", "labels"] = "parameters"
-    sign: Sign = "signed"
-    seed: int = 0
-    stages: int | None = None
+    sign: Sign = "signed"  # whether maps are compared as they are, or their absolute values
+    seed: int = 0  # of new weights, classes and the baseline
+    stages: int | None = None  # layers are renewed in so many parts; None for one layer at a time
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -120,20 +116,18 @@ class RandomizationProtocol(Protocol, Runner[RandomizedResult]):
         explained: Tensor | None = None,
         explained_model: nn.Module | None = None,
     ) -> RandomizedResult:
-        """Randomise and explain again.
+        """Randomise and explain again; arguments as for `NeighbourProtocol`.
 
-        Args:
-            subject: Images.
-            saliency: Their maps, (B, h, w).
-            again: From inputs and classes (B,) to maps of the same shape; by the second model for `"labels"`.
-            explained: The class of each map, (B,); None for the predicted one.
-            explained_model: The model that `again` explains, if it is not that of the subject.
+        For `"labels"` `again` explains the second model; `explained_model` is what it explains else, if not the
+        subject's own.
         """
         check_images(subject)
         maps = check_map(subject, saliency).double().flatten(1)
         classes = subject.classes(explained)[:, 0]
-        if self.mode == "logit":
-            classes = self._another(subject, classes)
+        if self.mode == "logit":  # another class for each sample, by (seed, id)
+            generators = [generator_for(self.seed, number, _CLASS) for number in subject.ids]
+            steps = torch.cat([torch.randint(1, subject.count, (1,), generator=g) for g in generators])
+            classes = (classes + steps.to(classes.device)) % subject.count
         changed = subject.model if explained_model is None else unwrap(explained_model)
         correlations = []
         # Closed at once also after an error, so that weights are put back before anybody sees it.
@@ -158,12 +152,6 @@ class RandomizationProtocol(Protocol, Runner[RandomizedResult]):
                 for n in range(ends[stage - 1], ends[stage]):
                     randomize(layers[n], self.seed * _SPREAD + n)
                 yield stage
-
-    def _another(self, subject: Subject, classes: Tensor) -> Tensor:
-        """Another class for each sample, by (seed, id)."""
-        generators = [generator_for(self.seed, number, _CLASS) for number in subject.ids]
-        steps = torch.cat([torch.randint(1, subject.count, (1,), generator=g) for g in generators])
-        return (classes + steps.to(classes.device)) % subject.count
 
     def _baseline(self, subject: Subject, saliency: Tensor) -> Tensor:
         """Mean correlation of maps `x w` and `x v` at the size of the maps, `w` and `v` drawn apart; (B, 2)."""

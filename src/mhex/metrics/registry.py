@@ -13,34 +13,19 @@ from mhex.registry import Registry, import_modules
 
 @dataclass(frozen=True)
 class MetricSpec:
-    """A registered metric.
+    """A registered metric."""
 
-    Attributes:
-        name: What users type.
-        metric: The torchmetrics class.
-        function: The formula, from a result to numbers per image.
-        title: What it asks, in one line.
-        paper: Reference.
-        passes: Cost per image beside the clean pass that all metrics share, in forward passes F, explanations E and
-            steps T.
-        traps: What to beware of.
-        presets: Protocols of papers by name; `"default"` is the library's own.
-        modalities: What it is defined for.
-        data: What it needs of the data beside inputs: `"mask"`, `"rationale"`, `"label"`, `"tiles"` or `"two classes"`.
-        explains: Whether it explains again, changed images or other classes (`Case.again`).
-    """
-
-    name: str
+    name: str  # what users type
     metric: type[PerImage]
-    function: Callable[..., Tensor]
-    title: str
+    function: Callable[..., Tensor]  # the formula, from a result to numbers per image
+    title: str  # what it asks, in one line
     paper: str
-    passes: str
-    traps: str
-    presets: Mapping[str, Any]
+    passes: str  # per image beside the clean pass that all metrics share: forward passes F, explanations E and steps T
+    traps: str  # what to beware of
+    presets: Mapping[str, Any]  # protocols of papers by name; "default" is the library's own
     modalities: tuple[str, ...] = ("image", "text")
-    data: tuple[str, ...] = ()
-    explains: bool = False
+    data: tuple[str, ...] = ()  # what it needs beside inputs: mask, rationale, label, tiles or two classes
+    explains: bool = False  # whether it explains again, changed images or other classes (`Case.again`)
 
     def __post_init__(self) -> None:
         self.metric.function = staticmethod(self.function)

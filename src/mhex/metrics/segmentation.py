@@ -18,18 +18,12 @@ _HALF = 61  # purpose of random numbers
 
 @dataclass(frozen=True)
 class SegmentationProtocol(Protocol):
-    """Protocol of segmentation agreement.
+    """Protocol of segmentation agreement."""
 
-    Attributes:
-        threshold: By which `miou` and `pacc` are told: the `"mean"` of each map, or the `"best"` for the data set.
-        chosen_on: What the best is chosen on: `"half"`, so that each image is judged at the threshold that is best for
-            the half of the images that it is not in; or `"all"`, which flatters.
-        seed: Seed of the halves.
-    """
-
-    threshold: Literal["mean", "best"] = "mean"
+    threshold: Literal["mean", "best"] = "mean"  # of `miou` and `pacc`: the mean of each map, or the best for all
+    # The best is chosen on the half of the images that an image is not in; or on all, which flatters.
     chosen_on: Literal["half", "all"] = "half"
-    seed: int = 0
+    seed: int = 0  # of the halves
 
 
 def segmentation(saliency: Tensor, mask: Tensor) -> Tensor:
@@ -57,10 +51,7 @@ def segmentation(saliency: Tensor, mask: Tensor) -> Tensor:
 def average_precision(scores: Tensor, positive: Tensor, counted: Tensor | None = None) -> Tensor:
     """`sum_t (R_t - R_(t-1)) P_t` over the distinct scores t from the highest on, (B,); NaN without a positive entry.
 
-    Args:
-        scores: (B, N). Equal ones are found together.
-        positive: Bool (B, N).
-        counted: Bool (B, N), False at entries that are left out.
+    Scores are (B, N), and equal ones are found together; `counted`, bool (B, N), is False at entries that are left out.
     """
     scores = scores.double()
     if counted is not None:

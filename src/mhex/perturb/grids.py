@@ -1,7 +1,5 @@
 """Grids: how many units are removed at each point of a curve, and how the area under it is taken."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 
@@ -38,13 +36,8 @@ def random_counts(units: Tensor, strata: int, seed: int, ids: Sequence[int]) -> 
     average and makes constant curves exact. So weights sum to 1. Where the least important units go first, counts and
     weights are read from the other end: levels are `1 - u^2`, and `f(0)`, nothing removed, stands for `f(1)`.
 
-    `xi` and `xi'` depend on the seed and on the id of each sample alone: they are the same for all maps.
-
-    Args:
-        units: Units N of each sample, (B,).
-        strata: Number m of strata.
-        seed: Seed of the draws.
-        ids: Number of each sample in its data set.
+    `units` are N of each sample, (B,). `xi` and `xi'` depend on the seed and on the id of each sample in its data set
+    alone: they are the same for all maps.
     """
     draws = [torch.rand(2, strata, generator=generator_for(seed, i, _LEVELS), dtype=torch.float64) for i in ids]
     xi, rounding = torch.stack(draws).to(units.device).unbind(1)

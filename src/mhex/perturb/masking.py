@@ -28,28 +28,16 @@ class MaskedResult(PassResult):
 
 @dataclass(frozen=True)
 class MaskedPass(Runner[MaskedResult]):
-    """How the part is hidden.
+    """How the part is hidden."""
 
-    Attributes:
-        mode: `"remove"` what is salient, or `"keep"` it alone; `"soft-remove"` and `"soft-keep"` by as much as the map
-            says.
-        reference: What hidden means; see `PerturbationSweep`.
-        threshold: Images: salient is above it, on the map scaled from 0 to 1.
-        fraction: Texts: this share of the tokens is salient, at least one of them.
-        seed: Seed of ties between tokens.
-        sigma: Spread of the blur.
-        rounding: Texts: whether that share is rounded `"up"` or `"down"`.
-        most: Texts: no more tokens than this are salient; None for no bound.
-    """
-
-    mode: str = "remove"
-    reference: str = "zero"
-    threshold: float = 0.5
-    fraction: float = 0.1
-    seed: int = 0
-    sigma: float | None = None
-    rounding: str = "up"
-    most: int | None = None
+    mode: str = "remove"  # what is salient, or "keep" it alone; "soft-remove" and "soft-keep" as far as the map says
+    reference: str = "zero"  # what hidden means; see `PerturbationSweep`
+    threshold: float = 0.5  # of images: salient is above it, on the map scaled from 0 to 1
+    fraction: float = 0.1  # of texts: this share of the tokens is salient, at least one of them
+    seed: int = 0  # of ties between tokens
+    sigma: float | None = None  # spread of the blur
+    rounding: str = "up"  # of texts: whether that share is rounded up or down
+    most: int | None = None  # of texts: no more tokens than this are salient
 
     def __post_init__(self) -> None:
         check_choice("mode", self.mode, ("remove", "soft-remove", "keep", "soft-keep"))

@@ -45,12 +45,9 @@ def reference(
 
 
 def gaussian_blur(pixels: Tensor, sigma: float, radius: int | None = None) -> Tensor:
-    """Images averaged with Gaussian weights, reflected at the border.
+    """Images (B, C, H, W) averaged with Gaussian weights of spread sigma, in pixels, reflected at the border.
 
-    Args:
-        pixels: (B, C, H, W).
-        sigma: Spread in pixels.
-        radius: Radius of the kernel, 2 radius + 1 pixels wide; None for three times the spread, rounded up.
+    The kernel is 2 radius + 1 pixels wide; a radius of None is three times the spread, rounded up.
     """
     check_that(sigma > 0, "sigma of the blur to be above 0", sigma)
     radius = math.ceil(3 * sigma) if radius is None else radius
@@ -81,11 +78,8 @@ def imputed(pixels: Tensor, removed: Tensor) -> Tensor:
     """Images whose removed pixels solve `sum_j w_ij (v_j - v_i) = 0` over their neighbours `j`, without noise.
 
     Weights are 1/6 over an edge and 1/12 over a corner; neighbours outside of the image do not count. The matrix is
-    symmetric, and positive as long as a pixel is kept; an image with none left becomes its own mean colour.
-
-    Args:
-        pixels: (M, C, H, W).
-        removed: Bool (M, H, W).
+    symmetric, and positive as long as a pixel is kept; an image with none left becomes its own mean colour. Images are
+    (M, C, H, W), and what is removed is bool (M, H, W).
     """
     exact = pixels.to(torch.promote_types(pixels.dtype, torch.float32))
     together = max(1, _ON_CPU // exact[0].numel()) if exact.device.type == "cpu" else len(exact)
@@ -96,50 +90,25 @@ def imputed(pixels: Tensor, removed: Tensor) -> Tensor:
 class _Grid:
     """The equations of holes (M, 1, H, W) on one grid: of the pixels, or of blocks of them.
 
-    Values (M, C, L) stand row after row inside a border of zeros, so that neighbours are shifts of one long line. The
-    weights are those of `[1 2 1]` down times `[1 2 1]` across, over 12, without the centre.
+    The weights of neighbours are those of `[1 2 1]` down times `[1 2 1]` across, over 12, without the centre.
     """
 
     def __init__(self, hole: Tensor, dtype: torch.dtype) -> None:
-        self.size, self.row = hole.shape[-2:], hole.shape[-1] + 2
-        inside = self.line(torch.ones_like(hole[:1], dtype=dtype))
-        self.hole = self.line(hole.to(dtype))
-        self.twelfth = self._centre(self.hole) / 12
-        weight = torch.ones_like(inside)
-        self._centre(weight).copy_((self.sums(inside) - 4 * self._centre(inside)) / 12)
-        self.diagonal = self.hole * (weight + 1 / 3)  # the centre, which the sums have in them, is a third
-        self.smooth = _DAMPING * self.hole / weight
-
-    def line(self, values: Tensor) -> Tensor:
-        """Values (..., H, W) as (..., L)."""
-        return F.pad(values, (1, 1, 1, 1)).flatten(-2)
-
-    def picture(self, values: Tensor) -> Tensor:
-        """Values (..., L) as (..., H, W); a view."""
-        return values.view(*values.shape[:-1], self.size[0] + 2, self.row)[..., 1:-1, 1:-1]
-
-    def sums(self, values: Tensor) -> Tensor:
-        """Each value and its neighbours, weighted by 12 w and 4 for itself; without the ends of the line."""
-        across = values[..., :-2] + values[..., 2:]
-        across.add_(values[..., 1:-1], alpha=2)
-        down = across[..., : -2 * self.row] + across[..., 2 * self.row :]
-        return down.add_(across[..., self.row : -self.row], alpha=2)
+        self.hole = hole.to(dtype)
+        self.weight = _neighbours(torch.ones_like(self.hole[:1]))
+        self.smooth = _DAMPING * self.hole / self.weight
 
     def apply(self, values: Tensor) -> Tensor:
-        """The matrix times values that are 0 outside of holes."""
-        product = self.diagonal * values
-        self._centre(product).addcmul_(self.twelfth, self.sums(values), value=-1)
-        return product
+        """The matrix times values (M, C, H, W) that are 0 outside of holes."""
+        return _neighbours(values).neg_().addcmul_(self.weight, values).mul_(self.hole)
 
-    def right_side(self, values: Tensor) -> Tensor:
-        """Weighted sums at holes of pixels that are 0 there."""
-        side = torch.zeros_like(values)
-        self._centre(side).copy_(self.twelfth * self.sums(values))
-        return side
 
-    def _centre(self, values: Tensor) -> Tensor:
-        """Without the ends of the line, where there is border alone."""
-        return values[..., 1 + self.row : -1 - self.row]
+def _neighbours(values: Tensor) -> Tensor:
+    """Weighted sums of the neighbours of each value (..., H, W)."""
+    padded = F.pad(values, (1, 1, 1, 1))
+    across = (padded[..., :-2] + padded[..., 2:]).add_(padded[..., 1:-1], alpha=2)
+    down = (across[..., :-2, :] + across[..., 2:, :]).add_(across[..., 1:-1, :], alpha=2)
+    return down.sub_(values, alpha=4).div_(12)
 
 
 def _grids(hole: Tensor, dtype: torch.dtype) -> list[_Grid]:
@@ -161,12 +130,11 @@ def _nearly_solved(grids: list[_Grid], goal: Tensor, level: int = 0) -> Tensor:
     grid = grids[level]
     values = grid.smooth * goal
     if level + 1 < len(grids):
-        blocks, (height, width) = grids[level + 1], grid.size
-        residual = F.pad(grid.picture(goal - grid.apply(values)), (0, width % 2, 0, height % 2))
-        coarse = blocks.line(4 * F.avg_pool2d(residual, 2)) * blocks.hole
-        coarse = blocks.picture(_nearly_solved(grids, coarse, level + 1))
+        height, width = goal.shape[-2:]
+        residual = F.pad(goal - grid.apply(values), (0, width % 2, 0, height % 2))
+        coarse = _nearly_solved(grids, 4 * F.avg_pool2d(residual, 2) * grids[level + 1].hole, level + 1)
         fine = coarse.repeat_interleave(2, -2).repeat_interleave(2, -1)[..., :height, :width]
-        grid.picture(values).addcmul_(grid.picture(grid.hole), fine)
+        values.addcmul_(grid.hole, fine)
     return values.addcmul_(grid.smooth, goal - grid.apply(values))
 
 
@@ -180,23 +148,23 @@ def _solved(pixels: Tensor, hole: Tensor) -> Tensor:
     if not grids:
         return torch.where(emptied, mean, pixels)
     grid, tiny = grids[0], torch.finfo(pixels.dtype).tiny
-    goal = grid.right_side(grid.line(torch.where(hole, 0.0, pixels - mean)))
+    goal = grid.hole * _neighbours(torch.where(hole, 0.0, pixels - mean))
     values, residual = torch.zeros_like(goal), goal.clone()
     step = _nearly_solved(grids, residual)
-    size = (residual * step).sum(2, keepdim=True)
+    size = (residual * step).sum((2, 3), keepdim=True)
     accuracy = _ACCURACY_DOUBLE if pixels.dtype == torch.float64 else _ACCURACY
-    enough = (goal.square().sum(2, keepdim=True) + tiny) * accuracy**2
+    enough = (goal.square().sum((2, 3), keepdim=True) + tiny) * accuracy**2
     for _ in range(_MOST_STEPS):
-        unsolved = residual.square().sum(2, keepdim=True) > enough
+        unsolved = residual.square().sum((2, 3), keepdim=True) > enough
         if not bool(unsolved.any()):
             break
         along = grid.apply(step)
         # What is solved stays as it is, so that an image does not depend on those beside it.
-        length = torch.where(unsolved, size / (step * along).sum(2, keepdim=True).clamp_min(tiny), 0.0)
+        length = torch.where(unsolved, size / (step * along).sum((2, 3), keepdim=True).clamp_min(tiny), 0.0)
         values.addcmul_(length, step)
         residual.addcmul_(length, along, value=-1)
         new = _nearly_solved(grids, residual)
-        after = (residual * new).sum(2, keepdim=True)
+        after = (residual * new).sum((2, 3), keepdim=True)
         step = new.addcmul_(after / size.clamp_min(tiny), step)
         size = after
-    return torch.where(emptied, mean, torch.where(hole, grid.picture(values) + mean, pixels))
+    return torch.where(emptied, mean, torch.where(hole, values + mean, pixels))

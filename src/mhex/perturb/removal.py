@@ -1,7 +1,5 @@
 """Removal: samples without some of their units, each different one run once, whichever map or metric asks for it."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable
 from dataclasses import dataclass
 

@@ -6,6 +6,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
@@ -76,16 +77,7 @@ ROLES = ("explained", "predicted", "label", "other")  # of the classes whose out
 
 
 class Subject:
-    """Samples under perturbation.
-
-    Attributes:
-        batch: The inputs.
-        ids: Number of each sample in its data set; random choices depend on it and the seed alone.
-        label: Class of each sample by the data set, (B,); None if not known.
-        passes: Samples that the model was run on so far.
-        saved: Changed samples that were asked for again, by another map or metric, and not run again.
-        shared: What does not depend on maps, and serves all of them, by the runner that made it.
-    """
+    """Samples under perturbation; random choices depend on their `ids` and a seed alone."""
 
     def __init__(
         self,
@@ -129,10 +121,9 @@ class Subject:
         self.multi_label, self.batch_size, self.progress = bool(multi_label), batch_size, progress
         self.outputs, self._may_be_several = outputs, multi_label is None
         self._ending: Ending | None = None  # known once the samples were run as they are
-        self.passes = self.saved = 0
-        self.shared: dict[Any, Any] = {}
-        self._logits: Tensor | None = None
-        self._checked = False
+        self.passes = 0  # samples that the model was run on so far
+        self.saved = 0  # changed samples that were asked for again, by another map or metric, and not run again
+        self.shared: dict[Any, Any] = {}  # what serves all maps, by the runner that made it
         self._references: dict[tuple[str, float | None, int | None], Tensor] = {}
         for name, value in (("ids", self.ids), ("label", self.label)):
             if value is not None:
@@ -151,36 +142,32 @@ class Subject:
         inputs: Tensor = self.batch.kwargs["inputs_embeds"] if ids is None else ids
         return inputs
 
-    @property
+    @cached_property
     def logits(self) -> Tensor:
         """Of the samples as they are, (B, C), float32 or better; one pass for all metrics."""
-        logits = self.raw_logits
-        if not self._checked:
-            bad = [i for i, finite in zip(self.ids, self.finite.tolist(), strict=True) if not finite]
-            if bad:
-                raise ArgumentError(
-                    "Expected finite scores of the samples as they are, but the model gave NaN or infinity for "
-                    f"{'sample' if len(bad) == 1 else 'samples'} {', '.join(map(str, bad))}."
-                )
-            highest = max(2, logits.shape[1]) - 1
-            if self.label is not None and bool((self.label > highest).any() | (self.label < -1).any()):
-                raise ArgumentError(f"Expected labels from 0 to {highest}, but got up to {int(self.label.max())}.")
-            self._checked = True
-        return logits
+        bad = [i for i, finite in zip(self.ids, self.finite.tolist(), strict=True) if not finite]
+        if bad:
+            raise ArgumentError(
+                "Expected finite scores of the samples as they are, but the model gave NaN or infinity for "
+                f"{'sample' if len(bad) == 1 else 'samples'} {', '.join(map(str, bad))}."
+            )
+        highest = max(2, self.raw_logits.shape[1]) - 1
+        if self.label is not None and bool((self.label > highest).any() | (self.label < -1).any()):
+            raise ArgumentError(f"Expected labels from 0 to {highest}, but got up to {int(self.label.max())}.")
+        return self.raw_logits
 
-    @property
+    @cached_property
     def raw_logits(self) -> Tensor:
         """The same as the model gives them, which may be NaN or infinite for some samples."""
-        if self._logits is None:
-            with model_failures(self.model, self.batch):
-                self._logits = self._clean()
-            few = self.variants(self.main, torch.arange(min(_FEW, self.batch.size), device=self.device))
-            with untouched(self.model):
-                self._ending = find_ending(self.model, few, self._logits, self.outputs, _WARNED_OF)
-            if self._ending is not None:
-                self._logits = self._clean()
-            self.multi_label |= self._may_be_several and has_sigmoids(self._ending, self._logits)
-        return self._logits
+        with model_failures(self.model, self.batch):
+            logits = self._clean()
+        few = self.variants(self.main, torch.arange(min(_FEW, self.batch.size), device=self.device))
+        with untouched(self.model):
+            self._ending = find_ending(self.model, few, logits, self.outputs, _WARNED_OF)
+        if self._ending is not None:
+            logits = self._clean()
+        self.multi_label |= self._may_be_several and has_sigmoids(self._ending, logits)
+        return logits
 
     @property
     def finite(self) -> Tensor:
@@ -263,10 +250,7 @@ class Subject:
         return classes
 
     def read(self, logits: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores of classes (M, J) and the logarithm of what they are shares of, so that `log p = z - norm`.
-
-        A single output `z` is the score of class 1, and `-z` that of class 0.
-        """
+        """Scores of classes (M, J), and norms: `log p = z - norm`. One output `z` scores class 1, and `-z` class 0."""
         logits = logits.double()  # or a probability near 1 is 1
         if logits.shape[1] == 1:
             z = logits * (2 * classes.clamp_min(0) - 1)

@@ -88,10 +88,6 @@ class SweepResult(PassResult):
         check_that(output in readings, f"output to be one of {', '.join(readings)}", repr(output))
         return readings[output]().masked_fill(missing, torch.nan)
 
-    def inserted(self, output: str = "probability", scored: str = "explained") -> Tensor:
-        """The same along insertion of the most important units into the reference: removal of the least, backwards."""
-        return self.curve("lif", output, scored).flip(1)
-
     def area(
         self,
         order: str,
@@ -102,7 +98,7 @@ class SweepResult(PassResult):
     ) -> Tensor:
         """Area under what is read along one order, (B,); see `curve`, and `mhex.perturb.area` for its rules.
 
-        With `inserted` the curve is read backwards, as by `inserted`.
+        With `inserted` the curve is read backwards: the most important units are put into the reference.
         """
         curve, weights = self.curve(order, output, scored), self.weights
         if weights is not None and order == "lif":
@@ -123,37 +119,24 @@ _NOISE = 1  # purpose of random numbers
 class PerturbationSweep(Runner[SweepResult]):
     """How units are removed: the part of a protocol that decides which passes are made.
 
-    Attributes:
-        reference: What removed means. Images: `"black"`, `"zero"`, `"mean"`, `"blur"`, `"impute"`, or `"drop"` (a plain
-            Vision Transformer is not given the patch). Texts: `"mask_token"`, `"drop"` (the token is deleted) or
-            `"pad"` (it is not attended to).
-        granularity: `"pixel"` ranks the map at the size of the image, `"patch"` the cells of its own grid, or for
-            `"drop"` the patches of the model; texts are ranked by `"token"` or `"word"`.
-        steps: T; from nothing removed to everything, so that there are T + 1 points. Of a random grid, the number of
-            draws.
-        orders: `"mif"` removes the most important first, `"lif"` the least important.
-        tie: How equal scores are ranked: `"random"`, by (seed, id), or `"stable"`.
-        seed: Seed of ties and noise.
-        sigma: Spread of the blur in pixels; None for a sixteenth of the shorter side.
-        noise: Spread of what is added to imputed pixels.
-        radius: Radius of the blur's kernel, 2 radius + 1 pixels wide; None for three times the spread.
-        words: Which words granularity `"word"` ranks: those of the `"tokenizer"`, or those split at `"whitespace"`.
-        pooling: Score of a word: the `"max"` of the scores of its tokens, or their `"sum"`.
-        grid: `"even"` steps, the same for all samples; or `"random"` levels, drawn for each sample by (seed, id), for
-            areas from few passes; see `mhex.perturb.random_counts`.
+    References of images are `"black"`, `"zero"`, `"mean"`, `"blur"`, `"impute"`, or `"drop"` (a plain Vision
+    Transformer is not given the patch); of texts `"mask_token"`, `"drop"` (the token is deleted) or `"pad"` (it is not
+    attended to). Granularity `"pixel"` ranks the map at the size of the image, `"patch"` the cells of its own grid, or
+    for `"drop"` the patches of the model; texts are ranked by `"token"` or `"word"`. A grid has `"even"` steps, alike
+    for all samples; or `"random"` levels, drawn for each by (seed, id), for areas from few passes: see `random_counts`.
     """
 
-    reference: str = "black"
+    reference: str = "black"  # what removed means
     granularity: str = "pixel"
-    steps: int = 20
-    orders: tuple[Order, ...] = ORDERS
-    tie: Tie = "random"
-    seed: int = 0
-    sigma: float | None = None
-    noise: float = 0.01
-    radius: int | None = None
-    words: Words = "tokenizer"
-    pooling: Pooling = POOLING
+    steps: int = 20  # T, from nothing removed to everything: there are T + 1 points; of a random grid, number of draws
+    orders: tuple[Order, ...] = ORDERS  # "mif" removes the most important first, "lif" the least important
+    tie: Tie = "random"  # how equal scores are ranked: by (seed, id), or "stable"
+    seed: int = 0  # of ties and noise
+    sigma: float | None = None  # spread of the blur in pixels; None for a sixteenth of the shorter side
+    noise: float = 0.01  # spread of what is added to imputed pixels
+    radius: int | None = None  # of the blur's kernel, 2 radius + 1 pixels wide; None for three times the spread
+    words: Words = "tokenizer"  # which words are ranked: those of the tokenizer, or those split at "whitespace"
+    pooling: Pooling = POOLING  # score of a word: the "max" of the scores of its tokens, or their "sum"
     grid: Grid = "even"
 
     def __post_init__(self) -> None:

@@ -21,12 +21,9 @@ _GOLDEN, _FIRST, _SECOND = (n - 2**64 for n in (0x9E3779B97F4A7C15, 0xBF58476D1C
 
 
 def generator_for(seed: int, number: int, purpose: int = 0) -> torch.Generator:
-    """Random numbers that depend on the user's seed and on one sample alone, however samples are batched.
+    """Random numbers that depend on the user's seed and the number of a sample alone, however samples are batched.
 
-    Args:
-        seed: The user's seed.
-        number: Number of the sample in its data set.
-        purpose: Number of a purpose, so that ties, boxes and noise of a sample are drawn apart from each other.
+    Each purpose has a number, so that ties, boxes and noise of a sample are drawn apart from each other.
     """
     return torch.Generator().manual_seed(((seed * _SPREAD + number) * _SPREAD + purpose) % 2**63)
 
@@ -34,15 +31,11 @@ def generator_for(seed: int, number: int, purpose: int = 0) -> torch.Generator:
 def ranks(
     scores: Tensor, ids: Sequence[int], seed: int = 0, tie: Tie = "random", counted: Tensor | None = None
 ) -> Tensor:
-    """Place of each unit when sorted by score, most important first: (B, N), whole numbers from 0 on.
+    """Place of each unit when sorted by score (B, N), most important first: (B, N), whole numbers from 0 on.
 
-    Args:
-        scores: (B, N), finite.
-        ids: Number of each sample in its data set: ties are broken by (seed, id), so that a result does not depend on
-            how samples are batched.
-        seed: Seed of the ties.
-        tie: `"random"`, or `"stable"`, in the order given, which takes whole rows of equal values first.
-        counted: Bool (B, N), False at units that are never removed: they come last.
+    Ties are broken by (seed, id), so that a result does not depend on how samples are batched; or `"stable"`, in the
+    order given, which takes whole rows of equal values first. Units that are never removed, where `counted`, bool
+    (B, N), is False, come last.
     """
     check_choice("tie", tie, get_args(Tie))
     fits = scores.dim() == 2 and len(ids) == len(scores)
@@ -128,10 +121,7 @@ def check_map(subject: Subject, saliency: Tensor) -> Tensor:
 
 
 def check_maps(saliency: Tensor, count: int, image: tuple[int, ...] | None) -> Tensor:
-    """Maps (B, h, w), detached; of another number, larger than the image, or not finite, they are refused.
-
-    Texts have no image, and maps (B, T).
-    """
+    """Maps (B, h, w), of texts (B, T), detached; refused if of another number, larger than the image, or not finite."""
     axes, expectation = (2, "(B, T)") if image is None else (3, "(B, H, W)")
     actual = tuple(saliency.shape) if isinstance(saliency, Tensor) else type(saliency).__name__
     right = isinstance(actual, tuple) and len(actual) == axes and actual[0] == count
@@ -153,10 +143,7 @@ def at_size(saliency: Tensor, size: tuple[int, int]) -> Tensor:
 def units_of(
     subject: Subject, saliency: Tensor, reference: str, granularity: str, words: Words, pooling: Pooling
 ) -> Units:
-    """What a sweep ranks; arguments as for `PerturbationSweep`.
-
-    Pixels of maps brought to the size of the image, the cells of their own grid, as patches, tokens or words.
-    """
+    """What a sweep ranks: pixels, cells of the map's own grid, patches, tokens or words; see `PerturbationSweep`."""
     if subject.batch.modality == "text":
         check_choice("the reference of texts", reference, WORDS)
         check_choice("granularity of texts", granularity, ("token", "word"))

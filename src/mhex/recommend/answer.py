@@ -168,54 +168,30 @@ class RankedMethod:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """Which method to use on a model.
+    """Which method to use on a model: `mhex.explain(model, inputs, method, **options)` makes the recommended maps."""
 
-    Attributes:
-        method: Its name; a control map is never recommended.
-        options: Options of the method; `mhex.explain(model, inputs, method, **options)` makes such maps.
-        sure: Share of bootstrap resamples of the images in which no other method was ahead.
-        margin: By how much the next one is behind, in the unit of the score, and ends of its 95 % interval; None
-            without a next one.
-        seconds: Seconds of one explanation, as measured.
-        indistinguishable: Methods that nothing speaks against (flips of signs of pairs, p not below 0.05).
-        not_better_than_random: Methods of which the same holds beside random maps, by faithfulness alone.
-        left_out: Methods that were not raced, and why.
-        too_slow: Those of them that the budget has no time for, and a budget, in seconds, that would have it.
-        table: All that were raced, the best first, control maps at the end.
-        score: What was measured, in a sentence.
-        rounds: For each round, how many methods began it and how many images they had at its end.
-        enough: A budget, in seconds, by which all would have ten images in the first round; None if they had.
-        exhausted: Whether the race ended because all samples were used.
-        used: Seconds that all of it took, the page not counted.
-        budget: Seconds of the budget.
-        report: Rows of everything that was measured.
-        values: Score of each image, (n,), by method and control map; NaN where it has none.
-        saved_maps: Photos and maps of the first images.
-        call: Model, methods, metric and budget, as they stand on the page.
-        lost: Samples that could not be read or judged, and why, by their number in the data.
-    """
-
-    method: str
-    options: Mapping[str, Any]
-    sure: float
+    method: str  # its name; a control map is never recommended
+    options: Mapping[str, Any]  # of the method
+    sure: float  # share of bootstrap resamples of the images in which no other method was ahead
+    # By how much the next one is behind, in the unit of the score, and ends of its 95 % interval; None without a next.
     margin: tuple[float, float, float] | None
-    seconds: float
-    indistinguishable: tuple[str, ...]
-    not_better_than_random: tuple[str, ...]
-    left_out: Mapping[str, str]
-    too_slow: Mapping[str, float]
-    table: tuple[RankedMethod, ...]
-    score: str
-    rounds: tuple[tuple[int, int], ...]
-    enough: float | None
-    used: float
-    budget: float
-    report: Report = field(repr=False)
-    values: Mapping[str, Tensor] = field(repr=False)
-    saved_maps: store.SavedMaps | None = field(repr=False)
-    call: Mapping[str, Any] = field(repr=False)
-    lost: Mapping[int, str] = field(default_factory=dict, repr=False)
-    exhausted: bool = False
+    seconds: float  # of one explanation, as measured
+    indistinguishable: tuple[str, ...]  # methods that nothing speaks against (flips of signs of pairs, p from 0.05 on)
+    not_better_than_random: tuple[str, ...]  # of which the same holds beside random maps, by faithfulness alone
+    left_out: Mapping[str, str]  # methods that were not raced, and why
+    too_slow: Mapping[str, float]  # those that the budget has no time for, and a budget, in seconds, that would have it
+    table: tuple[RankedMethod, ...]  # all that were raced, the best first, control maps at the end
+    score: str  # what was measured, in a sentence
+    rounds: tuple[tuple[int, int], ...]  # for each, how many methods began it and how many images they had at its end
+    enough: float | None  # a budget, in seconds, by which all would have ten images in round one; None if they had
+    used: float  # seconds that all of it took, the page not counted
+    budget: float  # its seconds
+    report: Report = field(repr=False)  # rows of everything that was measured
+    values: Mapping[str, Tensor] = field(repr=False)  # score of each image, (n,), by method and control; or NaN
+    saved_maps: store.SavedMaps | None = field(repr=False)  # photos and maps of the first images
+    call: Mapping[str, Any] = field(repr=False)  # model, methods, metric and budget, as they stand on the page
+    lost: Mapping[int, str] = field(default_factory=dict, repr=False)  # samples not judged, and why, by number
+    exhausted: bool = False  # whether the race ended because all samples were used
 
     def sentences(self) -> list[str]:
         """The answer."""

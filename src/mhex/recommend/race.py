@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from mhex._settings import check_that
 from mhex.bundle import Bundle
 from mhex.capture import find_anatomy
 from mhex.errors import ArgumentError, CaptureError, MissingExtraError, UnsupportedModelError
@@ -53,8 +54,7 @@ def seconds_of(budget: float | str) -> float:
     if match is None or unit not in _UNITS:
         raise ArgumentError(f"Expected a budget in seconds, or text such as '2 min', but got {budget!r}.")
     seconds = float(match[1]) * _UNITS[unit]
-    if not 0 < seconds < math.inf:
-        raise ArgumentError(f"Expected a budget of more than 0 seconds, but got {budget!r}.")
+    check_that(0 < seconds < math.inf, "a budget of more than 0 seconds", repr(budget))
     return seconds
 
 
@@ -167,10 +167,7 @@ def passes(method: MethodRun) -> float:
 
 
 class Race:
-    """Methods on their way through the rounds; see `Recommendation` for what is not explained here.
-
-    Arguments are those of `recommend`, options those of `Run`.
-    """
+    """Methods on their way through the rounds; see `recommend` and `Recommendation`. Options are those of `Run`."""
 
     def __init__(
         self,
@@ -198,10 +195,8 @@ class Race:
         self._sound: dict[int, SoundSamples | None] = {0: first}  # the first pieces, which are judged more than once
         entries = [methods] if isinstance(methods, str) else list(methods)
         methods_only = [entry for entry in entries if not str(entry).startswith(PREFIX)]
-        if entries and not methods_only:
-            raise ArgumentError(
-                "Expected methods, but got control maps alone: they take part, and are never recommended."
-            )
+        advice = ": they take part, and are never recommended"
+        check_that(bool(methods_only) or not entries, "methods", "control maps alone", advice)
         every = methods == "all"
         self.entrants = method_runs("all" if every else methods_only, anatomy, controls=True)  # with control maps
         refusals = {spec.name: spec.refusal(anatomy) for spec in all_methods().values() if every}
@@ -291,9 +286,7 @@ class Race:
             guess = _MAPS * passes(method) * forward
             if self._hopeless(method, forward):
                 self._leave(method, guess, self.costs.needed(guess), tried=False)
-            elif not method.control and (
-                spent + guess > _TRYING * self.budget.seconds or guess > self.budget.remaining
-            ):
+            elif not method.control and guess > min(_TRYING * self.budget.seconds - spent, self.budget.remaining):
                 needed = 2 * self.budget.seconds
                 self.left_out[method.label] = f"there was no time to try it; give a budget of about {spoken(needed)}"
                 self.too_slow[method.label] = needed
@@ -424,9 +417,8 @@ class Race:
         methods = sorted(methods, key=lambda method: -means[method.label])[: max(2, math.ceil(len(methods) / 2))]
         # Random maps stay, for the tests; the other controls go when they are behind all.
         floor = means[methods[-1].label]
-        controls = [
-            entry for entry in alive if entry.control and (entry.label == RANDOM or means[entry.label] >= floor)
-        ]
+        controls = [entry for entry in alive if entry.control]
+        controls = [entry for entry in controls if entry.label == RANDOM or means[entry.label] >= floor]
         return [*controls, *methods], methods
 
     def _images(self, methods: list[MethodRun]) -> int:

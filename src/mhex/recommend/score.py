@@ -45,15 +45,11 @@ class Score:
             f"{weight:.2g} {name.replace('_', ' ')}" + (f" (1 unit = {self.units[name]:.3g})" if self.units else "")
             for name, weight in self.weights.items()
         )
-        return (
-            f"Score: {parts}, each in units of its spread over methods on the samples of the first round; {protocol}."
-        )
+        units = "each in units of its spread over methods on the samples of the first round"
+        return f"Score: {parts}, {units}; {protocol}."
 
     def with_units(self, report: Report, methods: Sequence[str]) -> Score:
-        """The score with units: the spread between these methods on an image, over images.
-
-        They stay from then on, so that scores do not change when methods leave.
-        """
+        """The score in units: spreads between these methods on an image, over images. They stay when methods leave."""
         if not self.weights:
             return self
         _, rows = report.values(self.metric.label)
@@ -158,12 +154,9 @@ class RaceResult:
 def race_result(values: Mapping[str, Tensor], last: Sequence[str], seed: int = 0) -> RaceResult:
     """The result of a race.
 
-    Pairs are tested by flips of signs, as in tables, with Holm's correction for all pairs with the best.
-
-    Args:
-        values: Score of each image, (n,), by method; NaN where it has none.
-        last: Methods of the last round, of which the one with the best mean has won.
-        seed: Seed of flips and bootstrap.
+    Values are scores of each image, (n,), by method; NaN where it has none. Of the methods of the last round the one
+    with the best mean has won. Pairs are tested by flips of signs, as in tables, with Holm's correction for all pairs
+    with the best.
     """
     common = torch.stack([values[name].isfinite() for name in last]).all(0)
     means = {name: float(values[name][common].mean()) if common.any() else -math.inf for name in last}

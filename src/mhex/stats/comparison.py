@@ -22,36 +22,21 @@ _RESAMPLES = 1000
 
 @dataclass(frozen=True)
 class Paired:
-    """Two methods on the same images.
+    """Two methods on the same images."""
 
-    Attributes:
-        difference: Mean of first minus second.
-        low, high: Ends of its bootstrap interval.
-        p: Two-sided p of the sign-flip test; for values that are no means, from 21 images on, of Student's t over
-            resamples.
-        adjusted: The same corrected (Holm) for all pairs that were compared.
-        wilcoxon: P of Wilcoxon's signed-rank test, as a check; NaN where there is no difference at all.
-        effect: Mean difference over its spread (Cohen's d for pairs); 0 where there is no difference at all, infinite
-            where it is the same for all images.
-        superiority: Share of images on which the first is higher, ties counting half.
-        n: Number of images that both have.
-        seed: Seed of flips and resamples.
-        flips: How many were drawn, unless so few images differ that all ways to flip were tried.
-        resamples: Resamples of the bootstrap.
-    """
-
-    difference: float
-    low: float
+    difference: float  # mean of first minus second
+    low: float  # ends of its bootstrap interval, with the next
     high: float
-    p: float
-    adjusted: float
-    wilcoxon: float
+    p: float  # two-sided, by flips of signs; for values that are no means, from 21 images on, by t over resamples
+    adjusted: float  # the same corrected (Holm) for all pairs that were compared
+    wilcoxon: float  # p of Wilcoxon's signed-rank test, as a check; NaN where there is no difference at all
+    # Mean difference over its spread (Cohen's d for pairs): 0 without any, infinite where all images have the same.
     effect: float
-    superiority: float
-    n: int
-    seed: int
-    flips: int
-    resamples: int
+    superiority: float  # share of images on which the first is higher, ties counting half
+    n: int  # images that both have
+    seed: int  # of flips and resamples
+    flips: int  # how many were drawn, unless so few images differ that all ways to flip were tried
+    resamples: int  # of the bootstrap
 
     @property
     def reversed(self) -> Paired:
@@ -165,18 +150,11 @@ def all_pairs(
 ) -> dict[tuple[int, int], Paired]:
     """Every pair of methods, each on the images that both have: a method with few images weakens its own pairs alone.
 
-    Args:
-        values: Per image and method, (n, M), or numbers (n, M, J) with a summary; NaN where an image does not count.
-        seed: Seed of flips and resamples, the same for all pairs.
-        flips: How many are drawn; None for 10 000, or more where there are over 200 pairs.
-        confidence: Confidence of the intervals.
-        resamples: Resamples of the bootstrap.
-        summary: From numbers (..., n, J) to outputs (..., O), of which the first is compared, where the value of a data
-            set is no mean over images. There are no differences of single images then, so that their effect sizes and
-            Wilcoxon's p are NaN.
-
-    Returns:
-        By numbers of two methods, the smaller first; without a common image, all but the counts is NaN.
+    Values are per image and method, (n, M), or numbers (n, M, J) with a summary; NaN where an image does not count. A
+    summary makes outputs (..., O) of numbers (..., n, J), where the value of a data set is no mean over images; the
+    first is compared, and there are no differences of single images, so that effect sizes and Wilcoxon's p are NaN. All
+    pairs have the same flips: None for 10 000, or more where there are over 200 pairs. Results are by numbers of two
+    methods, the smaller first; without a common image, all but the counts is NaN.
     """
     tested = pair_tests(values, seed, flips, summary)[0]
     valid, table = present(values, summary), values.detach().double().cpu()
@@ -221,21 +199,6 @@ def _image_numbers(d: Tensor) -> Tensor:
     return torch.stack([torch.tensor(wilcoxon, dtype=d.dtype), effect, higher])
 
 
-def paired(
-    first: Tensor,
-    second: Tensor,
-    seed: int = 0,
-    flips: int | None = None,
-    confidence: float = 0.95,
-    resamples: int = 2000,
-) -> Paired:
-    """Compare values (n,) of two methods on the same images; an image without a value of either does not count."""
-    shapes = f"{tuple(first.shape)} and {tuple(second.shape)}"
-    check_that(first.shape == second.shape and first.dim() == 1, "values (n,) of the same images", shapes)
-    values = torch.stack([first.double().cpu(), second.double().cpu()], 1)
-    return all_pairs(values, seed, flips, confidence, resamples)[0, 1]
-
-
 def present(values: Tensor, summary: Summary | None = None) -> Tensor:
     """Whether an image counts for a method, bool (n, M), of values (n, M), or (n, M, J) with a summary."""
     axes, expectation = (2, "(n, M)") if summary is None else (3, "(n, M, J)")
@@ -264,24 +227,16 @@ def marked(tested: PairTests, higher: bool = True, level: float = 0.05) -> tuple
 
 @dataclass(frozen=True)
 class Rank:
-    """Places of one method, 1 the best; equal ones share theirs.
+    """Places of one method, 1 the best; equal ones share theirs."""
 
-    Attributes:
-        place, place_low, place_high: By the value of all images, and ends of its bootstrap interval.
-        rank, rank_low, rank_high: Mean over images of the place on each, with its interval; NaN where there are no
-            values of single images.
-        first: Share of resamples in which it was the best; ties are shared out.
-        n: Images that count for every method.
-    """
-
-    place: float
+    place: float  # by the value of all images; and ends of its bootstrap interval
     place_low: float
     place_high: float
-    rank: float
+    rank: float  # mean over images of the place on each, with its interval; NaN without values of single images
     rank_low: float
     rank_high: float
-    first: float
-    n: int
+    first: float  # share of resamples in which it was the best; ties are shared out
+    n: int  # images that count for every method
 
 
 def ranking(
@@ -294,15 +249,8 @@ def ranking(
 ) -> list[Rank]:
     """Places of methods with intervals, over the images that count for every method.
 
-    Unlike pairs, places need the same images for all: the third of five is not the third of eight.
-
-    Args:
-        values: Per image and method, (n, M), or numbers (n, M, J) with a summary; NaN where an image does not count.
-        higher: Whether higher is better.
-        resamples: Resamples of the bootstrap.
-        confidence: Confidence of the intervals.
-        seed: Seed of the bootstrap.
-        summary: As for `all_pairs`; with one, there are no places on single images.
+    Unlike pairs, places need the same images for all: the third of five is not the third of eight. Values and summary
+    are as for `all_pairs`; with a summary, there are no places on single images.
     """
     present_in = present(values, summary)
     valid = present_in.all(1)

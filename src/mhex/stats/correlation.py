@@ -18,21 +18,8 @@ Values = Tensor | Sequence[float] | NDArray[Any]
 _NO_SPREAD = 1e-13  # beside the size of the values: what rounding leaves of a constant
 
 
-def pearson(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Coefficients of rows (..., n) and (..., n), and their p, two-sided, by Student's t with n - 2 degrees.
-
-    NaN for fewer than 3 pairs or where a row is constant; p may be too small for a number, and is 0 then.
-    """
-    if x.shape != y.shape or not x.dim():
-        raise ArgumentError(f"Expected as many values on both sides, but got {tuple(x.shape)} and {tuple(y.shape)}.")
-    n = x.shape[-1]
-    r = correlation(x, y) if n >= 3 else torch.full(x.shape[:-1], torch.nan, dtype=torch.float64)
-    p = special.betainc(max(n - 2, 1) / 2, 0.5, ((1 - r) * (1 + r)).cpu().numpy())  # of the unexplained variance
-    return r, torch.as_tensor(p, dtype=torch.float64, device=r.device)
-
-
 def correlation(x: Tensor, y: Tensor) -> Tensor:
-    """The coefficient of rows (..., n) and (..., n) alone, float64; NaN where a row is constant or empty."""
+    """Pearson's coefficient of rows (..., n) and (..., n), float64; NaN where a row is constant or empty."""
     if not x.shape[-1]:
         return torch.full(x.shape[:-1], torch.nan, dtype=torch.float64, device=x.device)
     return (_unit(x) * _unit(y)).sum(-1).clamp(-1, 1)
@@ -70,27 +57,16 @@ def mean_ranks(values: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Correlation:
-    """Pearson's coefficient of two variables.
+    """Pearson's coefficient of two variables."""
 
-    Attributes:
-        first: Name of one variable.
-        second: Name of the other.
-        coefficient: r, from -1 to 1; NaN for fewer than three samples or if a variable does not vary.
-        p_value: Two-sided, of the hypothesis that there is no correlation, by Student's t with N - 2 degrees.
-        count: N.
-        low: Lower end of the confidence interval (Fisher's z); -1 for three samples, of which it has no bound.
-        high: Upper end.
-        level: Confidence of the interval.
-    """
-
-    first: str
-    second: str
-    coefficient: float
-    p_value: float
-    count: int
-    low: float
+    first: str  # name of one variable
+    second: str  # name of the other
+    coefficient: float  # r, from -1 to 1; NaN for fewer than three samples or if a variable does not vary
+    p_value: float  # two-sided, of the hypothesis that there is no correlation, by Student's t with N - 2 degrees
+    count: int  # N
+    low: float  # lower end of the confidence interval (Fisher's z); -1 for three samples, of which it has no bound
     high: float
-    level: float = 0.95
+    level: float = 0.95  # confidence of the interval
 
     @property
     def squared(self) -> float:
@@ -103,7 +79,10 @@ def correlate(x: Values, y: Values, level: float, names: tuple[str, str]) -> tup
     check_that(0 < level < 1, "a level between 0 and 1, for instance 0.95", level)
     a, b = _column(x, names[0]), _column(y, names[1])
     check_that(len(a) == len(b), f"as many values of {names[1]} as of {names[0]}, {len(a)}", len(b))
-    (r, p), n = pearson(a, b), len(a)
+    n = len(a)
+    r = correlation(a, b) if n >= 3 else torch.tensor(torch.nan, dtype=torch.float64)
+    # Student's t with n - 2 degrees, by the unexplained variance; p may be too small for a number, and is 0 then.
+    p = special.betainc(max(n - 2, 1) / 2, 0.5, float((1 - r) * (1 + r)))
     low, high = r * 0 - 1, r * 0 + 1  # NaN stays
     if n > 3:
         half = torch.special.ndtri(torch.tensor((1 + level) / 2, dtype=r.dtype)) / (n - 3) ** 0.5

@@ -33,16 +33,9 @@ def bootstrap(
     """Interval of a summary over images drawn with replacement.
 
     The summary is computed anew for each draw. Draws for which an output is not defined (NaN) are left out for it,
-    which `scipy.stats.bootstrap` cannot do; and the draws depend on torch's generator alone.
-
-    Args:
-        rows: Numbers per image, (n, J).
-        summary: From numbers (..., n, J) to outputs (..., O).
-        resamples: How often images are drawn.
-        confidence: Confidence of the interval.
-        seed: Seed of the draws.
-        kind: `"percentile"`; or `"bca"`, corrected for bias and for a spread that goes with the value, at the cost of a
-            summary for each image.
+    which `scipy.stats.bootstrap` cannot do; and the draws depend on torch's generator alone. Rows are numbers per
+    image, (n, J), of which the summary makes outputs (..., O). The kind is `"percentile"`; or `"bca"`, corrected for
+    bias and for a spread that goes with the value, at the cost of a summary for each image.
     """
     check_interval(resamples, confidence, seed, kind)
     draws = resampled(rows, summary, resamples, seed)

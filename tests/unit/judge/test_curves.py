@@ -40,7 +40,7 @@ def test_curves_are_those_of_the_sweep() -> None:
     report, sweep = judged(), by_hand()
     wanted = {
         ("deletion", None): sweep.curve("mif"),
-        ("insertion", None): sweep.inserted(),
+        ("insertion", None): sweep.curve("lif").flip(1),
         ("fidelity", "mif"): sweep.curve("mif", "logit"),
         ("fidelity", "lif"): sweep.curve("lif", "logit"),
         ("log-odds", "mif"): sweep.curve("mif", "log-probability", "predicted"),

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from mhex.errors import ArgumentError, unknown_name
 from mhex.metrics import get_metric
-from mhex.stats.comparison import paired
 from mhex.stats.paired_tests import exchange, sign_flip
+from support.pairs import paired
 from support.reports import counts, report_of
 
 NAN = math.nan

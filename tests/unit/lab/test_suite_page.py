@@ -20,8 +20,8 @@ from mhex.lab.suites import run as suite_shelf
 from mhex.lab.suites.page import Checked, check_claims, suite_charts, suite_page, write_page
 from mhex.lab.suites.run import run_suite
 from mhex.lab.suites.stored import SuiteResult, stored_result
-from mhex.stats.comparison import paired
 from mhex.stats.paired_tests import holm
+from support.pairs import paired
 from support.suites import suite_of
 
 SWEEP = {"reference": "zero", "steps": 4}

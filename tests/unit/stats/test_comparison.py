@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from mhex.errors import ArgumentError
-from mhex.stats.comparison import all_pairs, marked, pair_tests, paired
+from mhex.stats.comparison import all_pairs, marked, pair_tests
 from mhex.stats.paired_tests import exchange, sign_flip
+from support.pairs import paired
 
 NAN = math.nan
 FIELDS = ("difference", "low", "high", "p", "wilcoxon", "effect", "superiority", "n", "seed", "flips", "resamples")
