@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from mhex.capture.anatomy import Anatomy, Sighting, guests
 from mhex.capture.attention import AttentionRecord
-from mhex.capture.batch import Batch
+from mhex.capture.batch import Batch, full
 from mhex.capture.block_trace import BlockTrace
 from mhex.capture.hooks import FunctionTap, hook_each, replace_forward
 from mhex.capture.inventory import inventory_of
@@ -142,7 +142,8 @@ class ObservedPass:
             return x  # a module used again in the same block, as a norm before attention and MLP: the first use counts
         x = x if outside else self._turned(x)
         if self.needs.graph == site and self._graph_starts(site):
-            x = x.detach().requires_grad_()
+            wide = self.flow is not None and self.flow.needs_float32  # or relevance would be rounded on arrival
+            x = (full(x) if wide else x).detach().requires_grad_()
         sites[site] = x
         # Flow on as a copy: the model may write into it, and autograd forbids writing into a leaf.
         return x.clone() if outside else self._turned(x.clone())

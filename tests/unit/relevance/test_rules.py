@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
+import timm
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import mhex
 from mhex.capture.hooks import FunctionTap
 from mhex.capture.operations import OPERATIONS, OUT_OF_PLACE, name_of_operation
 from mhex.errors import CaptureError, UnsupportedModelError
@@ -441,3 +444,14 @@ def test_masks_and_layers_are_asked_once_for_all_targets(composite: Composite) -
             torch.autograd.grad(y, point, torch.ones_like(y), retain_graph=True)
         counts.append(answers.count)
     assert counts[0] > counts[1] == counts[2]
+
+
+@pytest.mark.parametrize("method", ["lrp", "abslrp"])
+def test_weights_of_half_precision_are_computed_with_in_float32(method: str) -> None:
+    """Also where relevance arrives: pixels of bfloat16 would round it, and differences of maps would be lost."""
+    torch.manual_seed(0)
+    exact = timm.create_model("vit_tiny_patch16_224", num_classes=5, img_size=32, depth=2).eval().bfloat16().float()
+    images = torch.randn(2, 3, 32, 32).bfloat16()
+    wanted = mhex.explain(exact, images.float(), method, 3).scores
+    scores = mhex.explain(copy.deepcopy(exact).bfloat16(), images, method, 3).scores
+    torch.testing.assert_close(scores, wanted, rtol=1e-5, atol=1e-6 * float(wanted.abs().max()))
