@@ -25,7 +25,8 @@ from mhex.viz import overlay
 from mhex.viz.captions import Legend
 from mhex.viz.colour import blend
 from mhex.viz.heatmap import photo_pixels
-from mhex.viz.sheet import Panel, PanelRow, Sheet, draw_rows
+from mhex.viz.layout import Panel, PanelRow, draw_rows
+from mhex.viz.sheet import Sheet
 from study_page import made_by, parser_of, save_picture, save_samples, table, write_page
 
 MODELS = ("zoo:blood-mhex-resnet18", "zoo:blood-mhex-resnet18-full")

@@ -17,7 +17,9 @@ from skimage import data
 import mhex
 from mhex.viz import comparison
 from mhex.viz.colour import INK, MUTED
-from mhex.viz.sheet import MARGIN, Sheet, font, text_width, wrap
+from mhex.viz.layout import MARGIN
+from mhex.viz.letters import font, text_width, wrap
+from mhex.viz.sheet import Sheet
 from recommend_rating import Full
 from study_page import DOCS, save_picture
 

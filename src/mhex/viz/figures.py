@@ -1,29 +1,44 @@
-"""Explanations as matplotlib figures and picture files: maps over photos, highlighted texts, comparisons."""
+"""Explanations as pictures, in figures of matplotlib and in files: maps over photos, highlighted texts, comparisons."""
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from os import PathLike
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from matplotlib.figure import Figure
 from torch import Tensor
 
-from mhex._files import write_bytes
-from mhex.errors import ArgumentError
+from mhex._files import write_bytes, writing
+from mhex._progress import is_watched, progress_bar
+from mhex.errors import ArgumentError, some_of
 from mhex.viz import captions
+from mhex.viz.canvas import KINDS, Canvas
 from mhex.viz.captions import SCALE_NOTE, Explained, Legend
 from mhex.viz.heatmap import cells_over, clip_note, overlay, photo_pixels, picture_pixels
-from mhex.viz.sheet import Panel, PanelRow, Sheet, draw_rows, render
+from mhex.viz.layout import Panel, PanelRow, PaperMaker, draw_rows
 from mhex.viz.text import draw_blocks, text_blocks
 
-_KINDS = {".png": "png", ".jpg": "jpg", ".jpeg": "jpg", ".pdf": "pdf", ".svg": "svg", ".webp": "webp"}
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_KINDS = {".png": "png", ".jpg": "jpeg", ".jpeg": "jpeg", ".pdf": "pdf", ".svg": "svg", ".webp": "webp"}
 _MOST_MAPS = 8  # samples, and targets of each, of one explanation
 _MOST_TEXTS = 16
 _MOST_ROWS = 12  # of a comparison
+_MOST_THREADS = 8  # that draw at the same time; each may have helpers of its own inside torch
+SAMPLE = "{sample}"  # in the name of a file: the number of the sample
 
 
 def figure(
-    explanation: Explained, *, samples: Sequence[int] | None = None, targets: Sequence[int] | None = None
-) -> Sheet:
+    explanation: Explained,
+    *,
+    samples: Sequence[int] | None = None,
+    targets: Sequence[int] | None = None,
+    paper: PaperMaker | None = None,
+) -> Any:
     """Draw an explanation as a matplotlib figure: heat maps over the photos, or highlighted text.
 
     Images have one row per sample: the photo, then the heat map of each target. Texts stand below each other.
@@ -32,6 +47,7 @@ def figure(
         explanation: What `mhex.explain` returned.
         samples: Which samples to draw; None for the first ones, with a sentence in the figure on those left out.
         targets: Which of several targets to draw; None for the first ones.
+        paper: What to draw on instead of a figure: `mhex.viz.Canvas` for pixels.
     """
     is_text = explanation.modality == "text"
     limits = {"most": _MOST_TEXTS} if is_text else {"most": _MOST_MAPS, "most_samples": _MOST_MAPS}
@@ -40,7 +56,7 @@ def figure(
     prediction = captions.prediction_note(explanation, selection)
     if is_text:
         blocks = text_blocks([explanation], [""], selection, columns)
-        return draw_blocks(blocks, explanation.method, bars, [prediction, *more])
+        return draw_blocks(blocks, explanation.method, bars, [prediction, *more], paper)
     rows = []
     for sample in selection:
         panels = _photo_panel(explanation, sample, f"sample {sample}" if len(selection) > 1 else "input")
@@ -49,7 +65,8 @@ def figure(
             tail = ", ".join(filter(None, (value, captions.remark(explanation, sample, target))))
             panels.append(Panel(overlay(explanation, sample, target), name, tail))
         rows.append(PanelRow(panels))
-    return draw_rows(rows, explanation.method, bars, [prediction, SCALE_NOTE, clip_note([explanation]), *more])
+    notes = [prediction, SCALE_NOTE, clip_note([explanation]), *more]
+    return draw_rows(rows, explanation.method, bars, notes, paper=paper)
 
 
 def comparison(
@@ -60,7 +77,8 @@ def comparison(
     labels: Sequence[str] | None = None,
     title: str = "",
     columns: int = 8,
-) -> Sheet:
+    paper: PaperMaker | None = None,
+) -> Any:
     """Draw explanations of the same input by several methods: one row per class, one column per method.
 
     Texts are drawn below each other, grouped by class.
@@ -72,6 +90,7 @@ def comparison(
         labels: Names of the columns; None for the names of the methods, with the options that tell equal ones apart.
         title: A heading.
         columns: The most methods side by side; more continue in further rows.
+        paper: As for `figure`.
     """
     captions.check_same_input(explanations, labels)
     first = explanations[0]
@@ -81,7 +100,7 @@ def comparison(
     prediction, agnostic = captions.prediction_note(first, rows_of), captions.agnostic_note(explanations)
     if first.modality == "text":
         blocks = text_blocks(explanations, names, rows_of, targets_of)
-        return draw_blocks(blocks, title, bars, [prediction, *more, agnostic])
+        return draw_blocks(blocks, title, bars, [prediction, *more, agnostic], paper)
     if columns < 1:
         raise ArgumentError(f"Expected at least one column, but got columns={columns}.")
     bands = -(-len(explanations) // columns)
@@ -99,7 +118,7 @@ def comparison(
                     panels.append(Panel(pixels, name if top else "", captions.remark(entry, sample, target)))
                 rows.append(PanelRow(panels, *captions.target_label(source, sample, target)))
     notes = [prediction, SCALE_NOTE, clip_note(explanations), agnostic, *more]
-    return draw_rows(rows, title, bars, notes, broken=True)
+    return draw_rows(rows, title, bars, notes, broken=True, paper=paper)
 
 
 def _photo_panel(explanation: Explained, sample: int, title: str) -> list[Panel]:
@@ -107,7 +126,7 @@ def _photo_panel(explanation: Explained, sample: int, title: str) -> list[Panel]
     return [] if photo is None else [Panel(photo, title)]
 
 
-def confidence_figure(maps: Tensor, raw: Tensor, images: Tensor, mode: str) -> Sheet:
+def confidence_figure(maps: Tensor, raw: Tensor, images: Tensor, mode: str) -> Any:
     """Draw maps of gates and heads that agree, beside their images: brighter cells bring them together more.
 
     Args:
@@ -137,30 +156,75 @@ def confidence_figure(maps: Tensor, raw: Tensor, images: Tensor, mode: str) -> S
     return draw_rows(rows, "Where gate and head agree", [Legend(False, "least", "most")], notes)
 
 
-def save_figure(drawing: Explained | Sequence[Explained] | Figure, path: str | PathLike[str]) -> Path:
+def save_figure(drawing: Explained | Sequence[Explained] | Canvas | Figure, path: str | PathLike[str]) -> Path:
     """Draw into a file; its suffix (`.png`, `.jpg`, `.pdf`, `.svg`, `.webp`) says how.
 
     Args:
-        drawing: An explanation, several of the same input to be compared, or a figure.
+        drawing: An explanation, several of the same input to be compared, a figure, or a canvas.
         path: Where to write; the folder must exist.
 
     Raises:
         ArgumentError: If the suffix is unknown or the file cannot be written.
     """
     path = Path(path)
-    kind = _KINDS.get(path.suffix.lower())
-    if kind is None:
-        raise ArgumentError(f"Expected a picture ending in {', '.join(_KINDS)}, but got {path.name!r}.")
-    check_folder(path)
-    if isinstance(drawing, Sequence):
-        drawing = comparison(drawing)
-    elif not isinstance(drawing, Figure):
-        drawing = figure(drawing)
-    write_bytes(render(drawing, kind), path)
+    kind = _kind(path, KINDS if isinstance(drawing, Canvas) else None)
+    if isinstance(drawing, (Sequence, Explained)):
+        paper = Canvas if kind in KINDS else None
+        drawing = comparison(drawing, paper=paper) if isinstance(drawing, Sequence) else figure(drawing, paper=paper)
+    if isinstance(drawing, Canvas):
+        write_bytes(drawing.to_bytes(kind), path)
+    else:
+        from mhex.viz.sheet import render
+
+        write_bytes(render(drawing, kind), path)
     return path
 
 
-def check_folder(path: Path) -> None:
-    """Refuse a missing folder before the work of drawing."""
-    if not path.parent.is_dir():
-        raise ArgumentError(f"Expected a file in an existing folder, but there is no folder {path.parent}; create it.")
+def save_samples(explanation: Explained, path: str | PathLike[str], progress: bool | None = None) -> list[Path]:
+    """Draw each sample of a batch into a file of its own, several at the same time.
+
+    A sample that cannot be drawn does not keep the others from being drawn; the error at the end names it. Files are
+    whole, also after Ctrl-C.
+
+    Args:
+        explanation: What `mhex.explain` returned.
+        path: Where to write, with `{sample}` in the name for a number of four digits. Its folder is made if it is
+            missing, and its suffix says how to draw, as for `save_figure`.
+        progress: Whether to draw a progress bar; None for one in a terminal or a notebook.
+
+    Raises:
+        ArgumentError: If the suffix is unknown, or some samples could not be drawn or written.
+    """
+    path, count = Path(path), len(explanation.scores)
+    pixels = _kind(path) in KINDS
+    threads = min(_MOST_THREADS, os.cpu_count() or 1) if pixels else 1  # matplotlib's settings are of the process
+
+    def save(sample: int) -> Path:
+        file = path.with_name(path.name.replace(SAMPLE, f"{sample:04d}"))
+        return save_figure(figure(explanation, samples=[sample], paper=Canvas if pixels else None), file)
+
+    with writing(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with progress_bar(count, is_watched(progress), "drawing", "samples") as bar, ThreadPoolExecutor(threads) as pool:
+        jobs = [pool.submit(save, sample) for sample in range(count)]
+        try:
+            for _ in as_completed(jobs):
+                bar.advance()
+        finally:
+            pool.shutdown(cancel_futures=True)  # after Ctrl-C, no further file is begun
+    errors = {sample: error for sample, job in enumerate(jobs) if (error := job.exception())}
+    if errors:
+        sample, error = next(iter(errors.items()))
+        raise ArgumentError(
+            f"{len(errors)} of {count} samples could not be saved: {some_of(list(errors))}; the others are in "
+            f"{path.parent}. Sample {sample}: {error}"
+        ) from error
+    return [job.result() for job in jobs]
+
+
+def _kind(path: Path, kinds: Collection[str] | None = None) -> str:
+    """What the suffix of a file says, if it is one of the `kinds`."""
+    suffixes = [suffix for suffix, kind in _KINDS.items() if kinds is None or kind in kinds]
+    if path.suffix.lower() not in suffixes:
+        raise ArgumentError(f"Expected a picture ending in {', '.join(suffixes)}, but got {path.name!r}.")
+    return _KINDS[path.suffix.lower()]
