@@ -153,7 +153,8 @@ def grid_figure(bundle: mhex.Bundle, data: ImageSet, x: Tensor, shown: Sequence[
         Legend(False, "squares: least", "most agreement of gate and head"),
         Legend(True, "map: against", "for the class"),
     ]
-    return draw_rows(rows, "Grid confidence maps", bars, notes)
+    sheet: Sheet = draw_rows(rows, "Grid confidence maps", bars, notes)
+    return sheet
 
 
 def main() -> None:

@@ -71,7 +71,8 @@ def maps(full: Full) -> Sheet:
     order = list(full.outcome.order)
     bundle, photo = mhex.load(MODEL), Image.fromarray(data.chelsea())
     explained = [mhex.explain(bundle, photo, method=name, target="top2") for name in DRAWN]
-    return comparison(explained, labels=[f"{order.index(name) + 1}. {name}" for name in DRAWN])
+    sheet: Sheet = comparison(explained, labels=[f"{order.index(name) + 1}. {name}" for name in DRAWN])
+    return sheet
 
 
 def main() -> None:

@@ -277,9 +277,9 @@ class Explanation:
         if folder or path.is_dir():
             path /= "{sample}.png"
         if "{sample}" in path.name and path.suffix.lower() in _PICTURES:
-            from mhex import viz
+            from mhex.viz.figures import save_samples
 
-            viz.save_samples(self, path, progress)
+            save_samples(self, path, progress)
             return path.parent
         suffix = path.suffix.lower()
         if suffix == ".safetensors":

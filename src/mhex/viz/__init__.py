@@ -6,7 +6,7 @@ objects: pyplot is never imported, and no setting stays changed.
 
 from mhex.viz.canvas import Canvas
 from mhex.viz.charts import cosine_figure, forest_figure, scatter
-from mhex.viz.figures import comparison, confidence_figure, figure, save_figure, save_samples
+from mhex.viz.figures import comparison, confidence_figure, figure, save_figure
 from mhex.viz.heatmap import overlay
 from mhex.viz.pages import Section, page, paragraphs, picture_tag, save_html, to_html
 
@@ -24,7 +24,6 @@ __all__ = [
     "picture_tag",
     "save_figure",
     "save_html",
-    "save_samples",
     "scatter",
     "to_html",
 ]

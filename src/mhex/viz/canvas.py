@@ -1,31 +1,38 @@
 """A canvas of pixels, drawn by Pillow: what has no axes costs a fraction of a matplotlib figure."""
 
-import io
-from typing import Any
+from __future__ import annotations
 
+import io
+from typing import TYPE_CHECKING, Any
+
+import matplotlib
 from PIL import Image, ImageDraw
 
+from mhex.errors import ArgumentError
 from mhex.viz.colour import INK, Pixels
-from mhex.viz.layout import Paper
 from mhex.viz.letters import pieces
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _ROUNDING = 0.035  # radius of the corners of a box, in inches
 _FINER = 4  # a box is drawn so much larger, and made smaller, for smooth corners
 # Most of the time goes into PNG: more compression takes three times as long for a fifth less.
-KINDS: dict[str, dict[str, Any]] = {"png": {"compress_level": 1}, "jpeg": {"quality": 90}, "webp": {"quality": 90}}
+PIXELS: dict[str, dict[str, Any]] = {"png": {"compress_level": 1}, "jpeg": {"quality": 90}, "webp": {"quality": 90}}
 
 
-class Canvas(Paper):
-    """White paper of `dpi` pixels an inch."""
+class Canvas:
+    """White paper with `dpi` pixels in an inch; places are in inches from the top left corner."""
 
     def __init__(self, width: float, height: float, dpi: int = 200) -> None:
-        self.width, self.dpi = width, dpi
+        self.dpi = dpi
         self.image = Image.new("RGB", (int(width * dpi), int(height * dpi)), "white")
         self._pen = ImageDraw.Draw(self.image)
 
     def write(
         self, x: float, y: float, text: str, size: float = 9, ink: str = INK, bold: bool = False, centred: bool = False
     ) -> None:
+        """Write one line with its base line at `y` inches below the top, from `x` on or centred at `x`."""
         parts = pieces(text, size * self.dpi / 72, bold)
         left = x * self.dpi - (sum(face.getlength(part) for part, face in parts) / 2 if centred else 0)
         for part, face in parts:
@@ -33,11 +40,13 @@ class Canvas(Paper):
             left += face.getlength(part)
 
     def paint(self, x: float, y: float, width: float, height: float, pixels: Pixels, label: str) -> None:
+        """Draw an image (h, w, 3) stretched over a rectangle whose upper left corner is (x, y)."""
         left, top, right, bottom = self._corners(x, y, width, height)
         size = (max(1, right - left), max(1, bottom - top))
         self.image.paste(Image.fromarray(pixels).resize(size, Image.Resampling.HAMMING), (left, top))
 
     def box(self, x: float, y: float, width: float, height: float, colour: str) -> None:
+        """Draw a filled box with round corners whose upper left corner is (x, y)."""
         left, top, right, bottom = self._corners(x, y, width, height)
         size = (right - left, bottom - top)
         large = (_FINER * size[0], _FINER * size[1])
@@ -49,8 +58,21 @@ class Canvas(Paper):
     def _corners(self, x: float, y: float, width: float, height: float) -> tuple[int, ...]:
         return tuple(round(self.dpi * place) for place in (x, y, x + width, y + height))
 
-    def to_bytes(self, kind: str) -> bytes:
-        """The bytes of a file of one of the `KINDS`, the same for the same drawing."""
-        file = io.BytesIO()
-        self.image.save(file, kind, dpi=(self.dpi, self.dpi), **KINDS[kind])
-        return file.getvalue()
+
+def render(drawing: Canvas | Figure, kind: str, dpi: int = 200, in_page: bool = False) -> bytes:
+    """The bytes of a `"png"`, `"jpeg"`, `"webp"`, `"pdf"` or `"svg"` file, the same for the same drawing.
+
+    The pixels of a canvas are there already, so it has its own number of them in an inch, and is no file of shapes. An
+    SVG that is a part of a page has no paper and no letters of its own.
+    """
+    buffer = io.BytesIO()
+    if isinstance(drawing, Canvas):
+        if kind not in PIXELS:
+            raise ArgumentError(f"Expected a picture of pixels ({', '.join(PIXELS)}) of a canvas, but got {kind}.")
+        drawing.image.save(buffer, kind, dpi=(drawing.dpi, drawing.dpi), **PIXELS[kind])
+        return buffer.getvalue()
+    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
+    paper = "none" if in_page else drawing.get_facecolor()
+    with matplotlib.rc_context({"svg.hashsalt": "mhex", "svg.fonttype": "none" if in_page else "path"}):
+        drawing.savefig(buffer, format=kind, dpi=dpi, facecolor=paper, bbox_inches=None, metadata=undated)
+    return buffer.getvalue()

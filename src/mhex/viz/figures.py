@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from os import PathLike
 from pathlib import Path
@@ -15,10 +15,10 @@ from mhex._files import write_bytes, writing
 from mhex._progress import is_watched, progress_bar
 from mhex.errors import ArgumentError, some_of
 from mhex.viz import captions
-from mhex.viz.canvas import KINDS, Canvas
+from mhex.viz.canvas import PIXELS, Canvas, render
 from mhex.viz.captions import SCALE_NOTE, Explained, Legend
 from mhex.viz.heatmap import cells_over, clip_note, overlay, photo_pixels, picture_pixels
-from mhex.viz.layout import Panel, PanelRow, PaperMaker, draw_rows
+from mhex.viz.layout import Panel, PanelRow, Paper, PaperMaker, draw_rows
 from mhex.viz.text import draw_blocks, text_blocks
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ _MOST_MAPS = 8  # samples, and targets of each, of one explanation
 _MOST_TEXTS = 16
 _MOST_ROWS = 12  # of a comparison
 _MOST_THREADS = 8  # that draw at the same time; each may have helpers of its own inside torch
-SAMPLE = "{sample}"  # in the name of a file: the number of the sample
 
 
 def figure(
@@ -38,7 +37,7 @@ def figure(
     samples: Sequence[int] | None = None,
     targets: Sequence[int] | None = None,
     paper: PaperMaker | None = None,
-) -> Any:
+) -> Paper:
     """Draw an explanation as a matplotlib figure: heat maps over the photos, or highlighted text.
 
     Images have one row per sample: the photo, then the heat map of each target. Texts stand below each other.
@@ -78,7 +77,7 @@ def comparison(
     title: str = "",
     columns: int = 8,
     paper: PaperMaker | None = None,
-) -> Any:
+) -> Paper:
     """Draw explanations of the same input by several methods: one row per class, one column per method.
 
     Texts are drawn below each other, grouped by class.
@@ -126,7 +125,7 @@ def _photo_panel(explanation: Explained, sample: int, title: str) -> list[Panel]
     return [] if photo is None else [Panel(photo, title)]
 
 
-def confidence_figure(maps: Tensor, raw: Tensor, images: Tensor, mode: str) -> Any:
+def confidence_figure(maps: Tensor, raw: Tensor, images: Tensor, mode: str) -> Paper:
     """Draw maps of gates and heads that agree, beside their images: brighter cells bring them together more.
 
     Args:
@@ -167,41 +166,36 @@ def save_figure(drawing: Explained | Sequence[Explained] | Canvas | Figure, path
         ArgumentError: If the suffix is unknown or the file cannot be written.
     """
     path = Path(path)
-    kind = _kind(path, KINDS if isinstance(drawing, Canvas) else None)
-    if isinstance(drawing, (Sequence, Explained)):
-        paper = Canvas if kind in KINDS else None
-        drawing = comparison(drawing, paper=paper) if isinstance(drawing, Sequence) else figure(drawing, paper=paper)
-    if isinstance(drawing, Canvas):
-        write_bytes(drawing.to_bytes(kind), path)
-    else:
-        from mhex.viz.sheet import render
-
-        write_bytes(render(drawing, kind), path)
+    kind = _KINDS.get(path.suffix.lower())
+    if kind is None:
+        raise ArgumentError(f"Expected a picture ending in {', '.join(_KINDS)}, but got {path.name!r}.")
+    paper = Canvas if kind in PIXELS else None
+    picture: Any = drawing
+    if isinstance(drawing, Sequence):
+        picture = comparison(drawing, paper=paper)
+    elif isinstance(drawing, Explained):
+        picture = figure(drawing, paper=paper)
+    write_bytes(render(picture, kind), path)
     return path
 
 
-def save_samples(explanation: Explained, path: str | PathLike[str], progress: bool | None = None) -> list[Path]:
+def save_samples(explanation: Explained, path: Path, progress: bool | None = None) -> None:
     """Draw each sample of a batch into a file of its own, several at the same time.
 
-    A sample that cannot be drawn does not keep the others from being drawn; the error at the end names it. Files are
-    whole, also after Ctrl-C.
+    Where one cannot be drawn, the others are, and the error at the end names it. Files are whole, also after Ctrl-C.
 
     Args:
         explanation: What `mhex.explain` returned.
-        path: Where to write, with `{sample}` in the name for a number of four digits. Its folder is made if it is
-            missing, and its suffix says how to draw, as for `save_figure`.
+        path: As for `save_figure`, with `{sample}` in its name for the number; its folder is made if it is missing.
         progress: Whether to draw a progress bar; None for one in a terminal or a notebook.
-
-    Raises:
-        ArgumentError: If the suffix is unknown, or some samples could not be drawn or written.
     """
-    path, count = Path(path), len(explanation.scores)
-    pixels = _kind(path) in KINDS
+    count = len(explanation.scores)
+    pixels = path.suffix.lower() not in (".pdf", ".svg")
     threads = min(_MOST_THREADS, os.cpu_count() or 1) if pixels else 1  # matplotlib's settings are of the process
 
-    def save(sample: int) -> Path:
-        file = path.with_name(path.name.replace(SAMPLE, f"{sample:04d}"))
-        return save_figure(figure(explanation, samples=[sample], paper=Canvas if pixels else None), file)
+    def save(sample: int) -> None:
+        file = path.with_name(path.name.replace("{sample}", f"{sample:04d}"))
+        save_figure(figure(explanation, samples=[sample], paper=Canvas if pixels else None), file)
 
     with writing(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -219,12 +213,3 @@ def save_samples(explanation: Explained, path: str | PathLike[str], progress: bo
             f"{len(errors)} of {count} samples could not be saved: {some_of(list(errors))}; the others are in "
             f"{path.parent}. Sample {sample}: {error}"
         ) from error
-    return [job.result() for job in jobs]
-
-
-def _kind(path: Path, kinds: Collection[str] | None = None) -> str:
-    """What the suffix of a file says, if it is one of the `kinds`."""
-    suffixes = [suffix for suffix, kind in _KINDS.items() if kinds is None or kind in kinds]
-    if path.suffix.lower() not in suffixes:
-        raise ArgumentError(f"Expected a picture ending in {', '.join(suffixes)}, but got {path.name!r}.")
-    return _KINDS[path.suffix.lower()]

@@ -1,12 +1,11 @@
 """Where things stand on a picture, in inches: headings, rows of panels, colour bars and notes, on any paper."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mhex.viz.captions import Legend
-from mhex.viz.colour import INK, MUTED, Pixels, colour_bar
+from mhex.viz.colour import MUTED, Pixels, colour_bar
 from mhex.viz.letters import font_note, shorten, text_width, wrap
 
 MARGIN = 0.18
@@ -19,38 +18,8 @@ _TALLEST = 1.25
 _NARROWEST = 1.05
 
 
-class Paper(ABC):
-    """What is drawn on, in inches from the top left corner: a `Canvas` of pixels, or a `Sheet` of matplotlib."""
-
-    @abstractmethod
-    def write(
-        self, x: float, y: float, text: str, size: float = 9, ink: str = INK, bold: bool = False, centred: bool = False
-    ) -> None:
-        """Write one line with its base line at `y` inches below the top, from `x` on or centred at `x`."""
-
-    @abstractmethod
-    def paint(self, x: float, y: float, width: float, height: float, pixels: Pixels, label: str) -> None:
-        """Draw an image (h, w, 3) stretched over a rectangle whose upper left corner is (x, y)."""
-
-    @abstractmethod
-    def box(self, x: float, y: float, width: float, height: float, colour: str) -> None:
-        """Draw a filled box with round corners whose upper left corner is (x, y)."""
-
-    def bar(self, x: float, y: float, legend: Legend, text: bool, room: float) -> None:
-        """Draw a colour bar, of words or of photos, from `x` on, with words at its ends that are shortened to fit.
-
-        The base line of the words is at `y`, and all together are at most `room` inches wide.
-        """
-        low_room = (room - BAR[0] - 0.16) / 2
-        high_room = max(low_room, room - BAR[0] - 0.16 - min(low_room, text_width(legend.low, 8)))
-        low = shorten(legend.low, low_room, 8)
-        self.write(x, y, low, 8, MUTED)
-        x += text_width(low, 8) + 0.08
-        self.paint(x, y - BAR[1] + 0.03, *BAR, colour_bar(legend.signed, text), "legend")
-        self.write(x + BAR[0] + 0.08, y, shorten(legend.high, high_room, 8), 8, MUTED)
-
-
-PaperMaker = Callable[[float, float], Paper]  # of a sheet of a width and a height
+Paper = Any  # a `Canvas` of pixels or a `Sheet` of matplotlib, which draw the same things
+PaperMaker = Callable[[float, float], Paper]  # of a width and a height, in inches
 
 
 def lay_out(
@@ -62,7 +31,7 @@ def lay_out(
     text: bool = False,
     heading_size: float = 12,
     paper: PaperMaker | None = None,
-) -> tuple[Any, float]:
+) -> tuple[Paper, float]:
     """A sheet with a heading above its body, and legends and notes below it; empty ones take no room.
 
     Args:
@@ -91,12 +60,26 @@ def lay_out(
         sheet.write(MARGIN, MARGIN + 0.14 + 0.22 * row, title, heading_size, bold=True)
     y = top + body + 0.1
     for bar in legends:
-        sheet.bar(MARGIN, y + 0.12, bar, text, room)
+        _draw_bar(sheet, MARGIN, y + 0.12, bar, text, room)
         y += 0.24
     for line in lines:
         sheet.write(MARGIN, y + 0.14, line, 7.5, MUTED)
         y += 0.2
     return sheet, top
+
+
+def _draw_bar(sheet: Paper, x: float, y: float, legend: Legend, text: bool, room: float) -> None:
+    """Draw a colour bar, of words or of photos, from `x` on, with words at its ends that are shortened to fit.
+
+    The base line of the words is at `y`, and all together are at most `room` inches wide.
+    """
+    low_room = (room - BAR[0] - 0.16) / 2
+    high_room = max(low_room, room - BAR[0] - 0.16 - min(low_room, text_width(legend.low, 8)))
+    low = shorten(legend.low, low_room, 8)
+    sheet.write(x, y, low, 8, MUTED)
+    x += text_width(low, 8) + 0.08
+    sheet.paint(x, y - BAR[1] + 0.03, *BAR, colour_bar(legend.signed, text), "legend")
+    sheet.write(x + BAR[0] + 0.08, y, shorten(legend.high, high_room, 8), 8, MUTED)
 
 
 @dataclass(frozen=True)
@@ -124,7 +107,7 @@ def draw_rows(
     notes: Sequence[str],
     broken: bool = False,
     paper: PaperMaker | None = None,
-) -> Any:
+) -> Paper:
     """Draw rows of panels on a sheet that fits them; the other arguments are as for `lay_out`.
 
     Titles take space only in rows that have some. Those that are wider than their panel are shortened, or `broken`

@@ -19,7 +19,7 @@ from PIL import Image
 from mhex._files import write_text
 from mhex._printable import printable
 from mhex.viz import captions
-from mhex.viz.canvas import Canvas
+from mhex.viz.canvas import Canvas, render
 from mhex.viz.captions import TEXT_SCALE_NOTE, Explained
 from mhex.viz.colour import INK, Pixels, text_colours
 from mhex.viz.figures import comparison, figure
@@ -123,8 +123,7 @@ def to_html(explanation: Explained | Sequence[Explained]) -> str:
     ]
     alt = " ".join(filter(None, ("Heat maps over the input.", *maps, captions.prediction_note(first, samples))))
     paper = partial(Canvas, dpi=_DPI)
-    several_drawn = isinstance(explanation, Sequence)
-    return picture_tag(comparison(several, paper=paper) if several_drawn else figure(first, paper=paper), alt)
+    return picture_tag(figure(first, paper=paper) if explanation is first else comparison(several, paper=paper), alt)
 
 
 def picture_tag(figure: Figure | Canvas, alt: str) -> str:
@@ -134,19 +133,13 @@ def picture_tag(figure: Figure | Canvas, alt: str) -> str:
         figure: A canvas, or any figure of matplotlib; one made by this package or by pyplot.
         alt: What the picture shows, for readers who cannot see it.
     """
-    if isinstance(figure, Canvas):
-        data, width = figure.to_bytes("png"), figure.width
-    else:
-        from mhex.viz.sheet import render
-
-        data, width = render(figure, "png", dpi=_DPI), float(figure.get_figwidth())
-    return part("picture", source=_inline(data, "png"), alt=alt, width=round(96 * width))
+    data = render(figure, "png", _DPI)
+    width = round(96 * Image.open(io.BytesIO(data)).width / _DPI)
+    return part("picture", source=_inline(data, "png"), alt=alt, width=width)
 
 
 def charts_html(charts: Mapping[str, Figure], styles: Mapping[str, Style] | None = None, note: str = "") -> str:
     """Charts, by what they show, side by side where there is room, as HTML: a key of the styles above, a note below."""
-    from mhex.viz.sheet import render
-
     sources = {alt: _inline(render(chart, "svg", in_page=True), "svg+xml") for alt, chart in charts.items()}
     return part("charts", sources=sources, styles=styles or {}, note=note)
 

@@ -1,19 +1,17 @@
 """A sheet of paper of matplotlib: for charts, for notebooks, and for files of shapes rather than pixels."""
 
-import io
 from typing import Any
 
-import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
+from mhex.viz.canvas import render
 from mhex.viz.colour import INK, Pixels
-from mhex.viz.layout import Paper
 from mhex.viz.letters import drawable, font
 
 
-class Sheet(Paper, Figure):
+class Sheet(Figure):
     """A matplotlib figure drawn in inches from the top left corner, which notebooks show without pyplot."""
 
     def __init__(self, width: float, height: float) -> None:
@@ -63,16 +61,3 @@ class Sheet(Paper, Figure):
                 transform=self.dpi_scale_trans,
             )
         )
-
-
-def render(figure: Figure, kind: str, dpi: int = 200, in_page: bool = False) -> bytes:
-    """A figure as the bytes of a `"png"`, `"jpg"`, `"pdf"`, `"svg"` or `"webp"` file, the same for the same figure.
-
-    An SVG that is a part of a page has no paper and no letters of its own.
-    """
-    buffer = io.BytesIO()
-    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
-    paper = "none" if in_page else figure.get_facecolor()
-    with matplotlib.rc_context({"svg.hashsalt": "mhex", "svg.fonttype": "none" if in_page else "path"}):
-        figure.savefig(buffer, format=kind, dpi=dpi, facecolor=paper, bbox_inches=None, metadata=undated)
-    return buffer.getvalue()

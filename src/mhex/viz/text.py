@@ -3,7 +3,6 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
@@ -130,7 +129,7 @@ def draw_blocks(
     legends: Sequence[Legend],
     notes: Sequence[str],
     paper: PaperMaker | None = None,
-) -> Any:
+) -> Paper:
     """Draw texts below each other on a sheet that fits them; the other arguments are as for `lay_out`.
 
     Lines that would make the picture too tall are left out, and a sentence says so.
