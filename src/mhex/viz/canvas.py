@@ -26,7 +26,8 @@ class Canvas:
 
     def __init__(self, width: float, height: float, dpi: int = 200) -> None:
         self.dpi = dpi
-        self.image = Image.new("RGB", (int(width * dpi), int(height * dpi)), "white")
+        size = (int(width * dpi + 1e-6), int(height * dpi + 1e-6))  # whole pixels, as matplotlib counts them
+        self.image = Image.new("RGB", size, "white")
         self._pen = ImageDraw.Draw(self.image)
 
     def write(
