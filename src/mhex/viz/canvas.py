@@ -1,9 +1,8 @@
 """A canvas of pixels, drawn by Pillow: what has no axes costs a fraction of a matplotlib figure."""
 
-from __future__ import annotations
-
 import io
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import matplotlib
 from PIL import Image, ImageDraw
@@ -12,9 +11,8 @@ from mhex.errors import ArgumentError
 from mhex.viz.colour import INK, Pixels
 from mhex.viz.letters import pieces
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
+Paper = Any  # a `Canvas`, or a figure of matplotlib; a `Sheet` is one that has the methods of a canvas
+PaperMaker = Callable[[float, float], Paper]  # of a width and a height, in inches
 _ROUNDING = 0.035  # radius of the corners of a box, in inches
 _FINER = 4  # a box is drawn so much larger, and made smaller, for smooth corners
 # Most of the time goes into PNG: more compression takes three times as long for a fifth less.
@@ -49,18 +47,16 @@ class Canvas:
     def box(self, x: float, y: float, width: float, height: float, colour: str) -> None:
         """Draw a filled box with round corners whose upper left corner is (x, y)."""
         left, top, right, bottom = self._corners(x, y, width, height)
-        size = (right - left, bottom - top)
-        large = (_FINER * size[0], _FINER * size[1])
-        mask = Image.new("L", large)
-        corners = (0, 0, large[0] - 1, large[1] - 1)
+        mask = Image.new("L", (_FINER * (right - left), _FINER * (bottom - top)))
+        corners = (0, 0, mask.width - 1, mask.height - 1)
         ImageDraw.Draw(mask).rounded_rectangle(corners, _FINER * _ROUNDING * self.dpi, 255)
-        self.image.paste(colour, (left, top), mask.resize(size, Image.Resampling.BOX))
+        self.image.paste(colour, (left, top), mask.reduce(_FINER))
 
     def _corners(self, x: float, y: float, width: float, height: float) -> tuple[int, ...]:
         return tuple(round(self.dpi * place) for place in (x, y, x + width, y + height))
 
 
-def render(drawing: Canvas | Figure, kind: str, dpi: int = 200, in_page: bool = False) -> bytes:
+def render(drawing: Paper, kind: str, dpi: int = 200, in_page: bool = False) -> bytes:
     """The bytes of a `"png"`, `"jpeg"`, `"webp"`, `"pdf"` or `"svg"` file, the same for the same drawing.
 
     The pixels of a canvas are there already, so it has its own number of them in an inch, and is no file of shapes. An

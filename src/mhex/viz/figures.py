@@ -1,13 +1,10 @@
 """Explanations as pictures, in figures of matplotlib and in files: maps over photos, highlighted texts, comparisons."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -15,14 +12,11 @@ from mhex._files import write_bytes, writing
 from mhex._progress import is_watched, progress_bar
 from mhex.errors import ArgumentError, some_of
 from mhex.viz import captions
-from mhex.viz.canvas import PIXELS, Canvas, render
+from mhex.viz.canvas import PIXELS, Canvas, Paper, PaperMaker, render
 from mhex.viz.captions import SCALE_NOTE, Explained, Legend
 from mhex.viz.heatmap import cells_over, clip_note, overlay, photo_pixels, picture_pixels
-from mhex.viz.layout import Panel, PanelRow, Paper, PaperMaker, draw_rows
+from mhex.viz.layout import Panel, PanelRow, draw_rows
 from mhex.viz.text import draw_blocks, text_blocks
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _KINDS = {".png": "png", ".jpg": "jpeg", ".jpeg": "jpeg", ".pdf": "pdf", ".svg": "svg", ".webp": "webp"}
 _MOST_MAPS = 8  # samples, and targets of each, of one explanation
@@ -155,7 +149,7 @@ def confidence_figure(maps: Tensor, raw: Tensor, images: Tensor, mode: str) -> P
     return draw_rows(rows, "Where gate and head agree", [Legend(False, "least", "most")], notes)
 
 
-def save_figure(drawing: Explained | Sequence[Explained] | Canvas | Figure, path: str | PathLike[str]) -> Path:
+def save_figure(drawing: Explained | Sequence[Explained] | Paper, path: str | PathLike[str]) -> Path:
     """Draw into a file; its suffix (`.png`, `.jpg`, `.pdf`, `.svg`, `.webp`) says how.
 
     Args:
@@ -170,12 +164,11 @@ def save_figure(drawing: Explained | Sequence[Explained] | Canvas | Figure, path
     if kind is None:
         raise ArgumentError(f"Expected a picture ending in {', '.join(_KINDS)}, but got {path.name!r}.")
     paper = Canvas if kind in PIXELS else None
-    picture: Any = drawing
     if isinstance(drawing, Sequence):
-        picture = comparison(drawing, paper=paper)
+        drawing = comparison(drawing, paper=paper)
     elif isinstance(drawing, Explained):
-        picture = figure(drawing, paper=paper)
-    write_bytes(render(picture, kind), path)
+        drawing = figure(drawing, paper=paper)
+    write_bytes(render(drawing, kind), path)
     return path
 
 

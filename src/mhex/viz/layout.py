@@ -1,9 +1,9 @@
 """Where things stand on a picture, in inches: headings, rows of panels, colour bars and notes, on any paper."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from mhex.viz.canvas import Paper, PaperMaker
 from mhex.viz.captions import Legend
 from mhex.viz.colour import MUTED, Pixels, colour_bar
 from mhex.viz.letters import font_note, shorten, text_width, wrap
@@ -16,10 +16,6 @@ _TITLE, _TITLE_LINE = 0.24, 0.16
 _LABEL_WIDTH, _LABEL_LINE = 1.15, 0.2
 _TALLEST = 1.25
 _NARROWEST = 1.05
-
-
-Paper = Any  # a `Canvas` of pixels or a `Sheet` of matplotlib, which draw the same things
-PaperMaker = Callable[[float, float], Paper]  # of a width and a height, in inches
 
 
 def lay_out(

@@ -1,7 +1,5 @@
 """HTML pages that need nothing else: pieces and whole pages from templates, with all pictures inside."""
 
-from __future__ import annotations
-
 import base64
 import io
 import re
@@ -10,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -19,17 +17,13 @@ from PIL import Image
 from mhex._files import write_text
 from mhex._printable import printable
 from mhex.viz import captions
-from mhex.viz.canvas import Canvas, render
+from mhex.viz.canvas import Canvas, Paper, render
 from mhex.viz.captions import TEXT_SCALE_NOTE, Explained
+from mhex.viz.charts import Style
 from mhex.viz.colour import INK, Pixels, text_colours
 from mhex.viz.figures import comparison, figure
 from mhex.viz.heatmap import describe, overlay, photo_pixels
 from mhex.viz.text import text_blocks
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from mhex.viz.charts import Style
 
 _MOST_TEXTS = 48
 _DPI = 160
@@ -126,7 +120,7 @@ def to_html(explanation: Explained | Sequence[Explained]) -> str:
     return picture_tag(figure(first, paper=paper) if explanation is first else comparison(several, paper=paper), alt)
 
 
-def picture_tag(figure: Figure | Canvas, alt: str) -> str:
+def picture_tag(figure: Paper, alt: str) -> str:
     """A figure or canvas as an `img` tag that holds the picture itself.
 
     Args:
@@ -138,7 +132,7 @@ def picture_tag(figure: Figure | Canvas, alt: str) -> str:
     return part("picture", source=_inline(data, "png"), alt=alt, width=width)
 
 
-def charts_html(charts: Mapping[str, Figure], styles: Mapping[str, Style] | None = None, note: str = "") -> str:
+def charts_html(charts: Mapping[str, Paper], styles: Mapping[str, Style] | None = None, note: str = "") -> str:
     """Charts, by what they show, side by side where there is room, as HTML: a key of the styles above, a note below."""
     sources = {alt: _inline(render(chart, "svg", in_page=True), "svg+xml") for alt, chart in charts.items()}
     return part("charts", sources=sources, styles=styles or {}, note=note)

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 import torch
 
 from mhex.inputs.words import MARKS, clean, pool_runs, word_runs
+from mhex.viz.canvas import Paper, PaperMaker
 from mhex.viz.captions import TEXT_SCALE_NOTE, Explained, Legend, remark, target_label, target_scores
 from mhex.viz.colour import INK, MUTED, text_colours
-from mhex.viz.layout import MARGIN, Paper, PaperMaker, lay_out
+from mhex.viz.layout import MARGIN, lay_out
 from mhex.viz.letters import font_note, shorten, text_width
 
 _SPECIAL = re.compile(r"\[(?!UNK)[A-Z0-9_]+\]|<(?!unk)[^<>\s]+>|<\|[^<>]*\|>")
