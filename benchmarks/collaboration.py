@@ -25,7 +25,8 @@ from mhex.viz import overlay
 from mhex.viz.captions import Legend
 from mhex.viz.colour import blend
 from mhex.viz.heatmap import photo_pixels
-from mhex.viz.sheet import Panel, PanelRow, Sheet, draw_rows
+from mhex.viz.layout import Panel, PanelRow, draw_rows
+from mhex.viz.sheet import Sheet
 from study_page import made_by, parser_of, save_picture, save_samples, table, write_page
 
 MODELS = ("zoo:blood-mhex-resnet18", "zoo:blood-mhex-resnet18-full")
@@ -152,7 +153,8 @@ def grid_figure(bundle: mhex.Bundle, data: ImageSet, x: Tensor, shown: Sequence[
         Legend(False, "squares: least", "most agreement of gate and head"),
         Legend(True, "map: against", "for the class"),
     ]
-    return draw_rows(rows, "Grid confidence maps", bars, notes)
+    sheet: Sheet = draw_rows(rows, "Grid confidence maps", bars, notes)
+    return sheet
 
 
 def main() -> None:

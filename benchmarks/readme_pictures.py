@@ -17,7 +17,9 @@ from skimage import data
 import mhex
 from mhex.viz import comparison
 from mhex.viz.colour import INK, MUTED
-from mhex.viz.sheet import MARGIN, Sheet, font, text_width, wrap
+from mhex.viz.layout import MARGIN
+from mhex.viz.letters import font, text_width, wrap
+from mhex.viz.sheet import Sheet
 from recommend_rating import Full
 from study_page import DOCS, save_picture
 
@@ -69,7 +71,8 @@ def maps(full: Full) -> Sheet:
     order = list(full.outcome.order)
     bundle, photo = mhex.load(MODEL), Image.fromarray(data.chelsea())
     explained = [mhex.explain(bundle, photo, method=name, target="top2") for name in DRAWN]
-    return comparison(explained, labels=[f"{order.index(name) + 1}. {name}" for name in DRAWN])
+    sheet: Sheet = comparison(explained, labels=[f"{order.index(name) + 1}. {name}" for name in DRAWN])
+    return sheet
 
 
 def main() -> None:

@@ -11,7 +11,9 @@ from torch import Tensor
 
 from mhex.viz.charts import Band, styles_of
 from mhex.viz.colour import INK, MUTED
-from mhex.viz.sheet import MARGIN, Sheet, font, text_width, wrap
+from mhex.viz.layout import MARGIN
+from mhex.viz.letters import font, text_width, wrap
+from mhex.viz.sheet import Sheet
 from study_page import interval_of
 
 _HEIGHT = 3.0

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from mhex.judge.report import versions
 from mhex.stats.intervals import bootstrap
-from mhex.viz.sheet import render
+from mhex.viz.canvas import render
 
 DOCS = Path(__file__).parents[1] / "docs"
 OF_DATA = Path("out") / "studies"  # pictures that show samples of a data set stay on the machine

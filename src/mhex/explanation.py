@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -257,13 +258,29 @@ class Explanation:
         scores = pool_runs(values, runs, pooling)
         return [(clean(names[start:end]), score) for (start, end), score in zip(runs, scores, strict=True)]
 
-    def save(self, path: str | PathLike[str]) -> Path:
+    def save(self, path: str | PathLike[str], *, progress: bool | None = None) -> Path:
         """Save by the suffix: a picture (`.png`, `.jpg`, `.pdf`, `.svg`), HTML (`.html`) or data (`.safetensors`).
 
-        Data hold the input images as they are drawn, at most 640 pixels wide and high; without them if `pictures` is
-        None.
+        A picture and a page show the first samples of a batch. Data hold the input images as they are drawn, at most
+        640 pixels wide and high; without them if `pictures` is None.
+
+        Args:
+            path: A file; or, for a picture of each sample, a folder (`"maps/"`, with files `0000.png` and so on) or a
+                name with `{sample}` in it (`"maps/{sample}.jpg"`), whose folder is made if it is missing.
+            progress: Whether to draw a progress bar of the samples; None for one in a terminal or a notebook.
+
+        Returns:
+            The file, or the folder of the files.
         """
+        folder = os.fspath(path).endswith(("/", os.sep))
         path = Path(path)
+        if folder or path.is_dir():
+            path /= "{sample}.png"
+        if "{sample}" in path.name and path.suffix.lower() in _PICTURES:
+            from mhex.viz.figures import save_samples
+
+            save_samples(self, path, progress)
+            return path.parent
         suffix = path.suffix.lower()
         if suffix == ".safetensors":
             _write(self, path)

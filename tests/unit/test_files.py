@@ -22,7 +22,7 @@ from support.tiny_models import pictures, tiny
 SOURCE = Path(_files.__file__).parent
 WRITES = {"save_file", "write_table", "savefig", "save_pretrained", "to_csv", "copy", "copyfile", "savez", "dump"}
 ASIDE = {  # where a folder or name aside is written to, or a buffer in memory
-    *("_files.py", "judge/store.py", "viz/sheet.py"),
+    *("_files.py", "judge/store.py", "viz/canvas.py"),
     *("lab/train/checkpoint.py", "lab/train/run.py"),
 }
 

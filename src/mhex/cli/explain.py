@@ -19,12 +19,11 @@ from mhex.cli._console import Step, complain
 from mhex.errors import ArgumentError, MhexError, NotFiniteError, NotFiniteOutputError, by_reason
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from mhex.bundle import Bundle
     from mhex.explanation import Explanation
     from mhex.inputs.photos import Window
     from mhex.targets import Target
+    from mhex.viz import Canvas
 
 EXAMPLES = """
 mhex explain cat.jpg
@@ -122,7 +121,7 @@ class Request:
             raise ArgumentError(f"No method can explain {self.bundle.name}: {reasons}.")
         return outcome
 
-    def draw(self, drawing: Explanation | Figure, name: str) -> str:
+    def draw(self, drawing: Explanation | Canvas, name: str) -> str:
         """Draw into a file of the folder and give its path; one that would overwrite a photo is refused."""
         from mhex.viz import save_figure
 
@@ -135,14 +134,14 @@ class Request:
 
     def save(self, item: Item, outcome: MethodResults) -> list[tuple[str, ...]]:
         """Write an item's pictures; one row of the table per method and target."""
-        from mhex.viz import comparison
+        from mhex.viz import Canvas, comparison
 
         rows: list[tuple[str, ...]] = []
         for explanation in outcome.explanations:
             # Names of methods hold no dot, so no two labels and methods can give the same file.
             file = self.draw(explanation, f"{item.label}.{explanation.method}.png")
             if layers := explanation.by_layer():
-                blocks = comparison([*layers.values(), explanation], labels=[*layers, "all"])
+                blocks = comparison([*layers.values(), explanation], labels=[*layers, "all"], paper=Canvas)
                 self.draw(blocks, f"{item.label}.{explanation.method}.layers.png")
             names, words = explanation.target_names(0), [""]  # a model without a classifier has no target
             if explanation.values is not None:
@@ -152,7 +151,8 @@ class Request:
             cells = zip(names, words, strict=True)
             rows += [(item.name, explanation.method, *cell, *predicted, file) for cell in cells]
         if len(outcome.explanations) > 1:
-            file = self.draw(comparison(outcome.explanations, columns=_MOST_COLUMNS), f"{item.label}.comparison.png")
+            canvas = comparison(outcome.explanations, columns=_MOST_COLUMNS, paper=Canvas)
+            file = self.draw(canvas, f"{item.label}.comparison.png")
             rows.append((item.name, "all of these", "", "", *[""] * len(predicted), file))
         return rows
 

@@ -16,7 +16,8 @@ from torch import Tensor
 from mhex.errors import ArgumentError
 from mhex.viz.captions import Explained, check_same_input
 from mhex.viz.colour import INK, MUTED
-from mhex.viz.sheet import MARGIN, Sheet, drawable, font, lay_out, shorten, text_width, wrap
+from mhex.viz.layout import MARGIN, lay_out
+from mhex.viz.letters import drawable, font, shorten, text_width, wrap
 
 _LINE = "#d9d6d0"
 _DOT = "#c4662b"
@@ -70,13 +71,15 @@ class CurvePanel:
     bands: Mapping[str, Band]
 
 
-def curve_figure(panels: Sequence[CurvePanel], styles: Mapping[str, Style], key: bool = False) -> Sheet:
+def curve_figure(panels: Sequence[CurvePanel], styles: Mapping[str, Style], key: bool = False) -> Any:
     """Draw panels of curves with bands, at most two side by side, controls behind the others; a key may stand below."""
     columns, height = min(2, len(panels)), 2.6
     width = columns * _WIDTH
     names = [name for name in styles if any(name in panel.bands for panel in panels)]
     across = max(1, int(width / (max((text_width(name, 8) for name in names), default=1.0) + 0.5)))
     below = 0.2 * -(-len(names) // across) + 0.15 if key else 0.0
+    from mhex.viz.sheet import Sheet
+
     sheet = Sheet(width, height * -(-len(panels) // columns) + below)
     for place, panel in enumerate(panels):
         x, y = place % columns * _WIDTH, 0.1 + place // columns * height
@@ -103,7 +106,7 @@ def curve_figure(panels: Sequence[CurvePanel], styles: Mapping[str, Style], key:
     return sheet
 
 
-def box_figure(title: str, below: str, rows: Mapping[str, Sequence[float]], styles: Mapping[str, Style]) -> Sheet:
+def box_figure(title: str, below: str, rows: Mapping[str, Sequence[float]], styles: Mapping[str, Style]) -> Any:
     """Draw a box for each method: quartiles, median and mean, whiskers to 1.5 box lengths, and all beyond as dots.
 
     Args:
@@ -130,7 +133,7 @@ def box_figure(title: str, below: str, rows: Mapping[str, Sequence[float]], styl
     return chart.sheet
 
 
-def bar_figure(title: str, below: str, rows: Mapping[str, tuple[float, str]], styles: Mapping[str, Style]) -> Sheet:
+def bar_figure(title: str, below: str, rows: Mapping[str, tuple[float, str]], styles: Mapping[str, Style]) -> Any:
     """Draw a bar for each method on an axis of powers of ten; arguments as for `box_figure`.
 
     The rows have a value above 0 each, and what is written beside its bar.
@@ -155,7 +158,7 @@ def _method_chart(title: str, rows: Collection[str], styles: Mapping[str, Style]
     return _RowChart(names, title, "", panel, row=0.21, size=9.5, controls=sum(styles[name].control for name in rows))
 
 
-def cosine_figure(cosine: Tensor, names: Sequence[str]) -> Sheet:
+def cosine_figure(cosine: Tensor, names: Sequence[str]) -> Any:
     """Draw the cosines of every block: a dot per sample, the middle half as a bar, the median as a line.
 
     Args:
@@ -191,7 +194,7 @@ def cosine_figure(cosine: Tensor, names: Sequence[str]) -> Sheet:
     return chart.sheet
 
 
-def forest_figure(rows: Sequence[tuple[str, str, float, float, float]], note: str = "") -> Sheet:
+def forest_figure(rows: Sequence[tuple[str, str, float, float, float]], note: str = "") -> Any:
     """Draw correlations with their intervals, one panel per variable and one line per block.
 
     Args:
@@ -307,7 +310,7 @@ def _plain(axes: Any, below: str, beside: str = "") -> None:
     axes.tick_params(colors=MUTED, length=3, labelsize=8, labelfontfamily="DejaVu Sans")
 
 
-def scatter(first: Explained, second: Explained, *, title: str = "") -> Sheet:
+def scatter(first: Explained, second: Explained, *, title: str = "") -> Any:
     """Draw the scores of one explanation against those of another of the same input: a dot per patch or word.
 
     With `attention` along and `cdam` up this is the picture of the CDAM paper: where no head attends, nothing is said

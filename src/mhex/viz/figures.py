@@ -1,29 +1,37 @@
-"""Explanations as matplotlib figures and picture files: maps over photos, highlighted texts, comparisons."""
+"""Explanations as pictures, in figures of matplotlib and in files: maps over photos, highlighted texts, comparisons."""
 
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from os import PathLike
 from pathlib import Path
 
-from matplotlib.figure import Figure
 from torch import Tensor
 
-from mhex._files import write_bytes
-from mhex.errors import ArgumentError
+from mhex._files import write_bytes, writing
+from mhex._progress import is_watched, progress_bar
+from mhex.errors import ArgumentError, some_of
 from mhex.viz import captions
+from mhex.viz.canvas import PIXELS, Canvas, Paper, PaperMaker, render
 from mhex.viz.captions import SCALE_NOTE, Explained, Legend
 from mhex.viz.heatmap import cells_over, clip_note, overlay, photo_pixels, picture_pixels
-from mhex.viz.sheet import Panel, PanelRow, Sheet, draw_rows, render
+from mhex.viz.layout import Panel, PanelRow, draw_rows
 from mhex.viz.text import draw_blocks, text_blocks
 
-_KINDS = {".png": "png", ".jpg": "jpg", ".jpeg": "jpg", ".pdf": "pdf", ".svg": "svg", ".webp": "webp"}
+_KINDS = {".png": "png", ".jpg": "jpeg", ".jpeg": "jpeg", ".pdf": "pdf", ".svg": "svg", ".webp": "webp"}
 _MOST_MAPS = 8  # samples, and targets of each, of one explanation
 _MOST_TEXTS = 16
 _MOST_ROWS = 12  # of a comparison
+_MOST_THREADS = 8  # that draw at the same time; each may have helpers of its own inside torch
 
 
 def figure(
-    explanation: Explained, *, samples: Sequence[int] | None = None, targets: Sequence[int] | None = None
-) -> Sheet:
+    explanation: Explained,
+    *,
+    samples: Sequence[int] | None = None,
+    targets: Sequence[int] | None = None,
+    paper: PaperMaker | None = None,
+) -> Paper:
     """Draw an explanation as a matplotlib figure: heat maps over the photos, or highlighted text.
 
     Images have one row per sample: the photo, then the heat map of each target. Texts stand below each other.
@@ -32,6 +40,7 @@ def figure(
         explanation: What `mhex.explain` returned.
         samples: Which samples to draw; None for the first ones, with a sentence in the figure on those left out.
         targets: Which of several targets to draw; None for the first ones.
+        paper: What to draw on instead of a figure: `mhex.viz.Canvas` for pixels.
     """
     is_text = explanation.modality == "text"
     limits = {"most": _MOST_TEXTS} if is_text else {"most": _MOST_MAPS, "most_samples": _MOST_MAPS}
@@ -40,7 +49,7 @@ def figure(
     prediction = captions.prediction_note(explanation, selection)
     if is_text:
         blocks = text_blocks([explanation], [""], selection, columns)
-        return draw_blocks(blocks, explanation.method, bars, [prediction, *more])
+        return draw_blocks(blocks, explanation.method, bars, [prediction, *more], paper)
     rows = []
     for sample in selection:
         panels = _photo_panel(explanation, sample, f"sample {sample}" if len(selection) > 1 else "input")
@@ -49,7 +58,8 @@ def figure(
             tail = ", ".join(filter(None, (value, captions.remark(explanation, sample, target))))
             panels.append(Panel(overlay(explanation, sample, target), name, tail))
         rows.append(PanelRow(panels))
-    return draw_rows(rows, explanation.method, bars, [prediction, SCALE_NOTE, clip_note([explanation]), *more])
+    notes = [prediction, SCALE_NOTE, clip_note([explanation]), *more]
+    return draw_rows(rows, explanation.method, bars, notes, paper=paper)
 
 
 def comparison(
@@ -60,7 +70,8 @@ def comparison(
     labels: Sequence[str] | None = None,
     title: str = "",
     columns: int = 8,
-) -> Sheet:
+    paper: PaperMaker | None = None,
+) -> Paper:
     """Draw explanations of the same input by several methods: one row per class, one column per method.
 
     Texts are drawn below each other, grouped by class.
@@ -72,6 +83,7 @@ def comparison(
         labels: Names of the columns; None for the names of the methods, with the options that tell equal ones apart.
         title: A heading.
         columns: The most methods side by side; more continue in further rows.
+        paper: As for `figure`.
     """
     captions.check_same_input(explanations, labels)
     first = explanations[0]
@@ -81,7 +93,7 @@ def comparison(
     prediction, agnostic = captions.prediction_note(first, rows_of), captions.agnostic_note(explanations)
     if first.modality == "text":
         blocks = text_blocks(explanations, names, rows_of, targets_of)
-        return draw_blocks(blocks, title, bars, [prediction, *more, agnostic])
+        return draw_blocks(blocks, title, bars, [prediction, *more, agnostic], paper)
     if columns < 1:
         raise ArgumentError(f"Expected at least one column, but got columns={columns}.")
     bands = -(-len(explanations) // columns)
@@ -99,7 +111,7 @@ def comparison(
                     panels.append(Panel(pixels, name if top else "", captions.remark(entry, sample, target)))
                 rows.append(PanelRow(panels, *captions.target_label(source, sample, target)))
     notes = [prediction, SCALE_NOTE, clip_note(explanations), agnostic, *more]
-    return draw_rows(rows, title, bars, notes, broken=True)
+    return draw_rows(rows, title, bars, notes, broken=True, paper=paper)
 
 
 def _photo_panel(explanation: Explained, sample: int, title: str) -> list[Panel]:
@@ -107,7 +119,7 @@ def _photo_panel(explanation: Explained, sample: int, title: str) -> list[Panel]
     return [] if photo is None else [Panel(photo, title)]
 
 
-def confidence_figure(maps: Tensor, raw: Tensor, images: Tensor, mode: str) -> Sheet:
+def confidence_figure(maps: Tensor, raw: Tensor, images: Tensor, mode: str) -> Paper:
     """Draw maps of gates and heads that agree, beside their images: brighter cells bring them together more.
 
     Args:
@@ -137,11 +149,11 @@ def confidence_figure(maps: Tensor, raw: Tensor, images: Tensor, mode: str) -> S
     return draw_rows(rows, "Where gate and head agree", [Legend(False, "least", "most")], notes)
 
 
-def save_figure(drawing: Explained | Sequence[Explained] | Figure, path: str | PathLike[str]) -> Path:
+def save_figure(drawing: Explained | Sequence[Explained] | Paper, path: str | PathLike[str]) -> Path:
     """Draw into a file; its suffix (`.png`, `.jpg`, `.pdf`, `.svg`, `.webp`) says how.
 
     Args:
-        drawing: An explanation, several of the same input to be compared, or a figure.
+        drawing: An explanation, several of the same input to be compared, a figure, or a canvas.
         path: Where to write; the folder must exist.
 
     Raises:
@@ -151,16 +163,46 @@ def save_figure(drawing: Explained | Sequence[Explained] | Figure, path: str | P
     kind = _KINDS.get(path.suffix.lower())
     if kind is None:
         raise ArgumentError(f"Expected a picture ending in {', '.join(_KINDS)}, but got {path.name!r}.")
-    check_folder(path)
+    paper = Canvas if kind in PIXELS else None
     if isinstance(drawing, Sequence):
-        drawing = comparison(drawing)
-    elif not isinstance(drawing, Figure):
-        drawing = figure(drawing)
+        drawing = comparison(drawing, paper=paper)
+    elif isinstance(drawing, Explained):
+        drawing = figure(drawing, paper=paper)
     write_bytes(render(drawing, kind), path)
     return path
 
 
-def check_folder(path: Path) -> None:
-    """Refuse a missing folder before the work of drawing."""
-    if not path.parent.is_dir():
-        raise ArgumentError(f"Expected a file in an existing folder, but there is no folder {path.parent}; create it.")
+def save_samples(explanation: Explained, path: Path, progress: bool | None = None) -> None:
+    """Draw each sample of a batch into a file of its own, several at the same time.
+
+    Where one cannot be drawn, the others are, and the error at the end names it. Files are whole, also after Ctrl-C.
+
+    Args:
+        explanation: What `mhex.explain` returned.
+        path: As for `save_figure`, with `{sample}` in its name for the number; its folder is made if it is missing.
+        progress: Whether to draw a progress bar; None for one in a terminal or a notebook.
+    """
+    count = len(explanation.scores)
+    pixels = path.suffix.lower() not in (".pdf", ".svg")
+    threads = min(_MOST_THREADS, os.cpu_count() or 1) if pixels else 1  # matplotlib's settings are of the process
+
+    def save(sample: int) -> None:
+        file = path.with_name(path.name.replace("{sample}", f"{sample:04d}"))
+        save_figure(figure(explanation, samples=[sample], paper=Canvas if pixels else None), file)
+
+    with writing(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with progress_bar(count, is_watched(progress), "drawing", "samples") as bar, ThreadPoolExecutor(threads) as pool:
+        jobs = [pool.submit(save, sample) for sample in range(count)]
+        try:
+            for _ in as_completed(jobs):
+                bar.advance()
+        finally:
+            pool.shutdown(cancel_futures=True)  # after Ctrl-C, no further file is begun
+    errors = {sample: error for sample, job in enumerate(jobs) if (error := job.exception())}
+    if errors:
+        sample, error = next(iter(errors.items()))
+        raise ArgumentError(
+            f"{len(errors)} of {count} samples could not be saved: {some_of(list(errors))}; the others are in "
+            f"{path.parent}. Sample {sample}: {error}"
+        ) from error

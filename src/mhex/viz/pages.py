@@ -5,25 +5,24 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
-from matplotlib.figure import Figure
 from PIL import Image
 
 from mhex._files import write_text
 from mhex._printable import printable
 from mhex.viz import captions
+from mhex.viz.canvas import Canvas, Paper, render
 from mhex.viz.captions import TEXT_SCALE_NOTE, Explained
 from mhex.viz.charts import Style
 from mhex.viz.colour import INK, Pixels, text_colours
-from mhex.viz.figures import check_folder, comparison, figure
+from mhex.viz.figures import comparison, figure
 from mhex.viz.heatmap import describe, overlay, photo_pixels
-from mhex.viz.sheet import render
 from mhex.viz.text import text_blocks
 
 _MOST_TEXTS = 48
@@ -117,21 +116,23 @@ def to_html(explanation: Explained | Sequence[Explained]) -> str:
         for entry in several
     ]
     alt = " ".join(filter(None, ("Heat maps over the input.", *maps, captions.prediction_note(first, samples))))
-    return picture_tag(comparison(several) if isinstance(explanation, Sequence) else figure(first), alt)
+    paper = partial(Canvas, dpi=_DPI)
+    return picture_tag(figure(first, paper=paper) if explanation is first else comparison(several, paper=paper), alt)
 
 
-def picture_tag(figure: Figure, alt: str) -> str:
-    """A matplotlib figure as an `img` tag that holds the picture itself.
+def picture_tag(figure: Paper, alt: str) -> str:
+    """A figure or canvas as an `img` tag that holds the picture itself.
 
     Args:
-        figure: Any figure; one made by this package or by pyplot.
+        figure: A canvas, or any figure of matplotlib; one made by this package or by pyplot.
         alt: What the picture shows, for readers who cannot see it.
     """
-    source = _inline(render(figure, "png", dpi=_DPI), "png")
-    return part("picture", source=source, alt=alt, width=round(96 * float(figure.get_figwidth())))
+    data = render(figure, "png", _DPI)
+    width = round(96 * Image.open(io.BytesIO(data)).width / _DPI)
+    return part("picture", source=_inline(data, "png"), alt=alt, width=width)
 
 
-def charts_html(charts: Mapping[str, Figure], styles: Mapping[str, Style] | None = None, note: str = "") -> str:
+def charts_html(charts: Mapping[str, Paper], styles: Mapping[str, Style] | None = None, note: str = "") -> str:
     """Charts, by what they show, side by side where there is room, as HTML: a key of the styles above, a note below."""
     sources = {alt: _inline(render(chart, "svg", in_page=True), "svg+xml") for alt, chart in charts.items()}
     return part("charts", sources=sources, styles=styles or {}, note=note)
@@ -167,7 +168,6 @@ def save_html(explanation: Explained | Sequence[Explained], path: str | PathLike
         path: Where to write; the folder must exist.
     """
     path = Path(path)
-    check_folder(path)
     several = explanation if isinstance(explanation, Sequence) else [explanation]
     title = "Explained by " + ", ".join(dict.fromkeys(entry.method for entry in several))
     write_text(page(title, "", [Section("Scores", to_html(explanation))]), path)

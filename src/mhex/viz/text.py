@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 import torch
 
 from mhex.inputs.words import MARKS, clean, pool_runs, word_runs
+from mhex.viz.canvas import Paper, PaperMaker
 from mhex.viz.captions import TEXT_SCALE_NOTE, Explained, Legend, remark, target_label, target_scores
 from mhex.viz.colour import INK, MUTED, text_colours
-from mhex.viz.sheet import MARGIN, Sheet, font_note, lay_out, shorten, text_width
+from mhex.viz.layout import MARGIN, lay_out
+from mhex.viz.letters import font_note, shorten, text_width
 
 _SPECIAL = re.compile(r"\[(?!UNK)[A-Z0-9_]+\]|<(?!unk)[^<>\s]+>|<\|[^<>]*\|>")
 _CLOSING = re.compile(r"[,.;:!?%)\]}…]")
@@ -122,7 +124,13 @@ def _space(before: Unit, text: str, piece: str, marked: bool, special: bool) -> 
     return not (_EAST_ASIAN.match(before.text[-1]) and _EAST_ASIAN.match(text))
 
 
-def draw_blocks(blocks: Sequence[TextBlock], heading: str, legends: Sequence[Legend], notes: Sequence[str]) -> Sheet:
+def draw_blocks(
+    blocks: Sequence[TextBlock],
+    heading: str,
+    legends: Sequence[Legend],
+    notes: Sequence[str],
+    paper: PaperMaker | None = None,
+) -> Paper:
     """Draw texts below each other on a sheet that fits them; the other arguments are as for `lay_out`.
 
     Lines that would make the picture too tall are left out, and a sentence says so.
@@ -136,7 +144,7 @@ def draw_blocks(blocks: Sequence[TextBlock], heading: str, legends: Sequence[Leg
     cut = f"Only the first {_MOST_LINES} of {total} lines fit; the HTML page shows all." if total > _MOST_LINES else ""
     boxes = font_note([heading, *(text for b in blocks for text in (b.title, *(unit.text for unit in b.words)))])
     body = sum(_HEADING + _LINE * len(lines) + 0.1 for lines in layout)
-    sheet, y = lay_out(_WIDTH, body, heading, [*notes, TEXT_SCALE_NOTE, boxes, cut], legends, text=True)
+    sheet, y = lay_out(_WIDTH, body, heading, [*notes, TEXT_SCALE_NOTE, boxes, cut], legends, text=True, paper=paper)
     for block, lines in zip(blocks, layout, strict=True):
         tail = f"  {block.tail}" if block.tail else ""
         title = shorten(block.title, _ROOM - text_width(tail, 9), 9, bold=True)
@@ -183,7 +191,7 @@ def _font_size(unit: Unit) -> float:
     return 0.8 * _SIZE if unit.special else _SIZE
 
 
-def _draw_line(sheet: Sheet, line: Sequence[Unit], y: float, signed: bool) -> None:
+def _draw_line(sheet: Paper, line: Sequence[Unit], y: float, signed: bool) -> None:
     x = MARGIN
     for place, unit in enumerate(line):
         if place and unit.space:

@@ -9,10 +9,10 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+from mhex.viz.canvas import render
 from mhex.viz.charts import CurvePanel, Style, bar_figure, box_figure, curve_figure, styles_of
 from mhex.viz.colour import contrast
 from mhex.viz.pages import charts_html
-from mhex.viz.sheet import render
 
 BLUE, GREY = Style("#0072b2"), Style("#777777", (5, 4), control=True)
 

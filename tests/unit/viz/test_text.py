@@ -9,7 +9,7 @@ from matplotlib.text import Text
 
 import mhex
 from mhex.viz import Section, comparison, figure, page, to_html
-from mhex.viz.sheet import text_width
+from mhex.viz.letters import text_width
 from mhex.viz.text import Unit, break_lines, units
 
 TOKENS = ["[CLS]", "un", "##believ", "##able", ",", "don", "'", "t", "go", "[SEP]"]
