@@ -93,6 +93,14 @@ def test_ink_can_be_read_on_every_background(signed):
         assert contrast(*text_colours(step / 20, signed)) > 4.5
 
 
+@pytest.mark.parametrize(
+    ("colour", "ratio"), [("#000000", 21.0), ("#ffffff", 1.0), ("#767676", 4.54), ("#ff0000", 3.998), ("#0000ff", 8.59)]
+)
+def test_contrast_with_white_is_that_of_the_wcag(colour, ratio):
+    """Ratios that public checkers give."""
+    assert contrast(colour, "#ffffff") == contrast("#ffffff", colour) == pytest.approx(ratio, abs=0.006)
+
+
 def test_titles_name_class_probability_and_method(image, corner):
     said = words(figure(image(corner)))
     assert "tabby" in said
