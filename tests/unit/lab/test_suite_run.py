@@ -7,6 +7,7 @@ import math
 import multiprocessing
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +193,14 @@ def test_an_evaluator_must_see_the_same_inputs(
     assert (record["evaluator"], record["evaluator_size"]) == ("zoo:tiny-resnet", None)
     own = run_suite(suite_of(tmp_path, metrics=["average-drop"]), tmp_path / "own")
     assert set(values_of(own.reports["tiny-vit"]).values()) != set(values_of(result.reports["tiny-vit"]).values())
+
+
+def test_an_evaluator_must_know_the_same_classes() -> None:
+    explained, other = mhex.load("zoo:tiny-vit"), mhex.load("zoo:tiny-resnet")
+    assert evaluator_of(explained, other) is other.model
+    another = replace(other, class_names=[*reversed(explained.class_names or ())])
+    with pytest.raises(ArgumentError, match="the evaluator zoo:tiny-resnet knows other classes than zoo:tiny-vit"):
+        evaluator_of(explained, another)
 
 
 def test_an_evaluator_of_another_size_has_inputs_resized(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
