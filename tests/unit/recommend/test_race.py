@@ -248,6 +248,12 @@ def test_slow_ones_leave_so_that_the_others_have_enough() -> None:
     assert slow.over(methods) == slow.crowding(methods, 0.1) == []
 
 
+def test_passes_are_guessed_with_those_that_go_back() -> None:
+    assert passes(MethodRun("smoothgrad", {"n": 5})) == 15
+    assert passes(MethodRun("integrated-gradients", {"steps": 4})) == 12
+    assert passes(MethodRun("occlusion")) == 400  # it does not say
+
+
 def test_costs_forget_the_first() -> None:
     costs = Costs(100, 5)
     for seconds in (9.0, 1.0, 2.0):
