@@ -65,6 +65,12 @@ def test_preprocessing_is_the_models_own_without_the_crop(photo: Image.Image) ->
     torch.testing.assert_close(x[:, 0, 0], red)
 
 
+def test_colours_are_normalised_as_timm_does_it() -> None:
+    preprocess = load("timm:resnet10t").preprocess
+    assert preprocess is not None
+    assert (tuple(preprocess.mean), tuple(preprocess.std)) == ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+
+
 def test_unknown_names_offer_near_ones() -> None:
     with pytest.raises(ArgumentError, match=r"Did you mean.*'resnet18'"):
         load("timm:resnet_18")
