@@ -18,6 +18,7 @@ import mhex
 from mhex.errors import ArgumentError
 from mhex.judge import cases
 from mhex.judge.report import evaluations
+from mhex.lab.config.suite import SuiteData
 from mhex.lab.suites import run as suite_shelf
 from mhex.lab.suites.page import suite_page
 from mhex.lab.suites.run import Shelf, evaluator_of, run_suite
@@ -214,6 +215,15 @@ def test_an_evaluator_of_another_size_has_inputs_resized(tmp_path: Path, monkeyp
     evaluator_of(explained, other)(pixels)
     hook.remove()
     assert seen == [(2, 3, 64, 64)]
+
+
+def test_the_seed_of_a_suite_decides_which_photos_come_together() -> None:
+    shelf, part = Shelf(), SuiteData(name="pets", form="side-by-side")
+
+    def classes(seed: int) -> list[tuple[int, int]]:
+        return [(item["label"], item["other"]) for item in shelf.items(part, seed)]
+
+    assert classes(1) == classes(1) != classes(2)
 
 
 @pytest.mark.parametrize("form", ["side-by-side", "mosaic"])
