@@ -72,6 +72,22 @@ def test_smoothgrad_without_noise_is_the_gradient(family: Any) -> None:
     assert_same(got, mhex.explain(family.model(), inputs, "input-x-gradient", 2).scores, "smoothgrad", 1e-11)
 
 
+def test_padding_does_not_change_the_noise_of_a_text() -> None:
+    """The embedding of the padding token lies far outside of the range of all words, and is no part of any text."""
+    model = BERT.fresh()
+    table = model.get_input_embeddings().weight
+    inputs = BERT.inputs(3)
+    short = int(inputs["attention_mask"].sum(1).argmin())
+    length = int(inputs["attention_mask"][short].sum())
+    assert length < inputs["input_ids"].shape[1]
+    padding = ~inputs["attention_mask"].bool()
+    (number,) = inputs["input_ids"][padding].unique().tolist()
+    table.data[number] = 50.0
+    alone = {name: value[short : short + 1, :length] for name, value in inputs.items()}
+    batched, single = (mhex.explain(model, x, "smoothgrad", 1, n=3).scores for x in (inputs, alone))
+    assert_same(batched[short : short + 1, :length], single, "smoothgrad", 1e-9)
+
+
 def test_gradients_of_words_alone_say_nothing_before_a_norm() -> None:
     """The layer norm after BERT's embeddings does not notice what all entries share: gradients sum to zero."""
     assert mhex.explain(BERT.model(), BERT.inputs(2), "smoothgrad", n=2).options["times_input"]

@@ -121,6 +121,18 @@ def test_logistic_ends_where_nothing_pulls(intercept, balance, binary):
     assert intercept or not head.bias.any()
 
 
+def test_a_class_without_rows_does_not_weaken_the_others():
+    """Balanced classes weigh the same, and all of them together 1, whatever classes there might have been."""
+    h, y = rows()
+    present = torch.tensor([True, True, False, True])
+    h, y = h[y[:, 2] == 0], y[y[:, 2] == 0]
+    wide = LogisticProblem(h, y, Options(False)).solve(0.01)
+    alone = LogisticProblem(h, y[:, present], Options(False)).solve(0.01)
+    torch.testing.assert_close(wide.weight[present], alone.weight, atol=1e-6, rtol=0)
+    torch.testing.assert_close(wide.bias[present], alone.bias, atol=1e-6, rtol=0)
+    assert not wide.weight[2].any()
+
+
 def test_logistic_by_hand_and_refit_on_all_rows():
     h, y = rows()
     held = torch.arange(len(h)) % 5 == 1

@@ -92,7 +92,9 @@ def test_another_layer_dtype_and_class_are_noticed() -> None:
     model.conv = nn.Sequential(model.conv, nn.Conv2d(4, 4, 3, padding=1))
     assert explainer(images()).options["layer"] == "conv"
     assert explainer(images()).scores.dtype == torch.float32
-    model.double()
+    before = inventory_of(model)
+    model.double()  # the parameters are the same objects, and their values lie elsewhere
+    assert inventory_of(model) is not before
     assert explainer(images().double()).scores.dtype == torch.float64
     before = inventory_of(model)
     model.__class__ = type("Other", (Net,), {})

@@ -73,6 +73,8 @@ def test_normalized_text_does_not_depend_on_padding():
     long = text(torch.tensor([[0.0, 2.0, 4.0, 0.0, 0.0, 0.0]]), None, None).normalized()
     assert short.tolist() == [[0.0, 0.5, 1.0, 0.0]]
     assert long[:, :4].equal(short)
+    # Without special tokens and padding too: 0 is the floor, and the weakest word is not nothing.
+    assert text(torch.tensor([[1.0, 2.0, 4.0]]), None, None).normalized().tolist() == [[0.25, 0.5, 1.0]]
 
 
 @pytest.mark.parametrize(

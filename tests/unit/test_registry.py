@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,12 @@ def test_refusal_names_methods_that_can():
     sentence = "'gae' cannot explain this toy CNN.*only convolutions.*input-x-gradient"
     with pytest.raises(UnsupportedModelError, match=sentence):
         methods.get_method("gae").check_serves(cnn)
+
+
+def test_the_longest_text_is_still_served(made_up):
+    method, model = replace(made_up, max_tokens=9), Anatomy("toy", "image")
+    assert method.refusal(model, tokens=9) == ""
+    assert method.refusal(model, tokens=10) == "it serves at most 9 tokens, and there are 10"
 
 
 @pytest.mark.slow

@@ -31,7 +31,6 @@ class Inventory:
         self.parameters = [p for m in everything for p in m._parameters.values() if p is not None]
         self.keys = frozenset(map(id, chain(everything, self.parameters)))
         self.device = self.parameters[0].device if self.parameters else torch.device("cpu")
-        self.half = {p.dtype for p in self.parameters} & {torch.float16, torch.bfloat16}
         self.norms = [m for m in self.below if isinstance(m, nn.modules.batchnorm._BatchNorm)]
         self._tables: list[dict[str, Any]] = [
             table

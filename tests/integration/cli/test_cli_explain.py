@@ -96,6 +96,10 @@ def test_options_and_seeds_reach_the_method(run: Run, zoo: Path, cat: Path, tmp_
     for name, option in (("a", "start_block=1"), ("b", "start_block=2")):
         assert run("explain", cat, "--method", "gae", "--option", option, "--out", tmp_path / name).exit_code == 0
     assert (tmp_path / "a" / "cat.gae.png").read_bytes() != (tmp_path / "b" / "cat.gae.png").read_bytes()
+    for seed in ("1", "2"):
+        options = ("--method", "rise", "--option", "n=4", "--seed", seed)
+        assert run("explain", cat, *options, "--out", tmp_path / seed).exit_code == 0
+    assert (tmp_path / "1" / "cat.rise.png").read_bytes() != (tmp_path / "2" / "cat.rise.png").read_bytes()
 
 
 def test_names_are_shown_as_they_are(run: Run, zoo: Path, cat: Path, tmp_path: Path) -> None:

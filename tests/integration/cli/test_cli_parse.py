@@ -215,3 +215,11 @@ def test_an_output_folder_below_a_file_is_refused(tmp_path: Path) -> None:
         output_folder(tmp_path / "file")
     folder = output_folder(tmp_path / "a" / "b")
     assert list(folder.iterdir()) == []
+
+
+def test_only_devices_that_are_here_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    assert [check_device(device) for device in ("cuda", "cuda:0", "cuda:1")] == ["cuda", "cuda:0", "cuda:1"]
+    with pytest.raises(ArgumentError, match="got 'cuda:2' and 2 CUDA devices"):
+        check_device("cuda:2")

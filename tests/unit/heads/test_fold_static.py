@@ -4,10 +4,12 @@ import pytest
 import torch
 from torch import nn
 
+import mhex
 from mhex.errors import ArgumentError
 from mhex.heads.fold import FoldedBlock
 from mhex.heads.predictors import watched
 from support.hosts_with_heads import close, inputs, part, run, with_heads
+from support.residual_units import CLASSES, Net, images
 
 
 def gates(scaffold, x):
@@ -47,6 +49,31 @@ def test_batch_norms_absorb_the_gates_of_projections():
             assert torch.allclose(getattr(after, term), getattr(before, term) * mean[f"layer{i}.0"], rtol=1e-5)
         assert torch.equal(after.running_var, before.running_var)
     assert sum(p.numel() for p in folded.parameters()) == sum(p.numel() for p in scaffold.host_parameters())
+
+
+class Shared(nn.Module):
+    """Its branch reads the batch norm that ends its shortcut."""
+
+    def __init__(self):
+        super().__init__()
+        self.skip, self.norm, self.body = nn.Conv2d(8, 8, 1), nn.BatchNorm2d(8), nn.Conv2d(8, 8, 3, padding=1)
+
+    def forward(self, x):
+        x = self.norm(self.skip(x))
+        return x + self.body(x)
+
+
+def test_a_batch_norm_that_the_branch_reads_absorbs_no_gate():
+    torch.manual_seed(0)
+    scaffold = mhex.attach(Net(Shared(), Shared()).eval(), CLASSES, preset="paper")
+    scaffold.predict_from = "classifier"
+    with torch.no_grad():
+        for block in scaffold.heads.blocks:
+            block.w1.weight.normal_()
+    x = images(1)
+    folded, _ = scaffold.fold_static(x)
+    assert close(run(folded, x), scaffold.predict(x), 1e-5)
+    assert sum(isinstance(module, FoldedBlock) for module in folded.modules()) == 2
 
 
 def test_constant_gates_lose_nothing():

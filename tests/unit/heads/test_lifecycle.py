@@ -4,6 +4,8 @@ import copy
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 import mhex
@@ -98,6 +100,18 @@ def test_new_classes(coupling, tmp_path):
     assert scaffold.num_classes == 3
     scaffold.save(tmp_path / "heads.safetensors")
     assert mhex.attach(host("tv_resnet"), weights=tmp_path / "heads.safetensors").num_classes == 3
+
+
+def test_files_of_another_format_are_refused(tmp_path):
+    path = tmp_path / "heads.safetensors"
+    with_heads("tv_resnet").save(path)
+    with safe_open(path, "pt") as file:
+        header = file.metadata()
+    save_file(load_file(path), path, {**header, "format": "mhex heads 2"})
+    with pytest.raises(ArgumentError, match="says 'mhex heads 2'"):
+        mhex.attach(host("tv_resnet"), weights=path)
+    save_file(load_file(path), path, header)
+    assert mhex.attach(host("tv_resnet"), weights=path).num_classes == 7
 
 
 def test_new_classes_after_stripping():

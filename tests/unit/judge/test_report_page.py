@@ -21,6 +21,8 @@ from mhex.judge.page import curve_panels, page_of
 from mhex.judge.report import evaluations
 from mhex.judge.store import MAPS, PHOTOS, explanations_from
 from support.reports import report_of
+from support.tiny_bert import bert
+from support.tiny_bert import tokenizer as make_tokenizer
 from support.tiny_models import pictures, tiny
 
 SHORT = {"reference": "zero", "steps": 4}
@@ -162,6 +164,18 @@ def test_maps_are_those_of_the_methods(folder: Path) -> None:
         assert drawn.target_probabilities(0) == pytest.approx(explanation.target_probabilities(image))
         assert drawn.pictures is not None
     assert list(found.drawn) == [0, 1]
+
+
+def test_saved_maps_of_texts_have_no_padding(tmp_path: Path) -> None:
+    model, tokenizer, texts = bert(), make_tokenizer(), ["the movie was good", "good"]
+    options: Any = {"tokenizer": tokenizer, "pictures": 2, "out": tmp_path, "controls": False}
+    mhex.evaluate(model, [{"text": text} for text in texts], ["gae"], ["compactness"], **options)
+    (evaluation,) = evaluations(tmp_path)
+    for image, text in enumerate(texts):
+        saving, alone = evaluation.drawn[image]["gae"], mhex.explain(model, [text], "gae", tokenizer=tokenizer)
+        assert saving.scores.shape == alone.scores.shape
+        assert saving.tokens == alone.tokens
+        assert torch.allclose(saving.scores.double(), alone.scores.double(), atol=1e-6)
 
 
 def test_the_predicted_class_is_told_beside_another(tmp_path: Path) -> None:

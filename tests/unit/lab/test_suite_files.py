@@ -37,6 +37,8 @@ def test_a_suite_says_what_is_asked_of_each_model(tmp_path: Path) -> None:
     assert [(one.data.limit, [part.name for part in one.metrics]) for one in quick] == [(2, ["segmentation"])] * 2
     assert quick[0].methods == (SuiteMethod(name="rollout"),)
     assert quick[1].methods == known.methods  # a model's own methods stay
+    suite = read(tmp_path, leave_out=["rise"], quick={"limit": 2, "leave_out": ["shap"]})
+    assert [suite.entries(quick)[0].leave_out for quick in (False, True)] == [("rise",), ("rise", "shap")]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import math
 import multiprocessing
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import mhex
 from mhex.errors import ArgumentError
 from mhex.judge import cases
 from mhex.judge.report import evaluations
+from mhex.lab.config.suite import SuiteData
 from mhex.lab.suites import run as suite_shelf
 from mhex.lab.suites.page import suite_page
 from mhex.lab.suites.run import Shelf, evaluator_of, run_suite
@@ -194,6 +196,14 @@ def test_an_evaluator_must_see_the_same_inputs(
     assert set(values_of(own.reports["tiny-vit"]).values()) != set(values_of(result.reports["tiny-vit"]).values())
 
 
+def test_an_evaluator_must_know_the_same_classes() -> None:
+    explained, other = mhex.load("zoo:tiny-vit"), mhex.load("zoo:tiny-resnet")
+    assert evaluator_of(explained, other) is other.model
+    another = replace(other, class_names=[*reversed(explained.class_names or ())])
+    with pytest.raises(ArgumentError, match="the evaluator zoo:tiny-resnet knows other classes than zoo:tiny-vit"):
+        evaluator_of(explained, another)
+
+
 def test_an_evaluator_of_another_size_has_inputs_resized(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MHEX_MODELS", changed_resnet(tmp_path / "models", size=64))
     drop = {"evaluator": "zoo:tiny-resnet", "metrics": ["average-drop:mhex"]}
@@ -205,6 +215,15 @@ def test_an_evaluator_of_another_size_has_inputs_resized(tmp_path: Path, monkeyp
     evaluator_of(explained, other)(pixels)
     hook.remove()
     assert seen == [(2, 3, 64, 64)]
+
+
+def test_the_seed_of_a_suite_decides_which_photos_come_together() -> None:
+    shelf, part = Shelf(), SuiteData(name="pets", form="side-by-side")
+
+    def classes(seed: int) -> list[tuple[int, int]]:
+        return [(item["label"], item["other"]) for item in shelf.items(part, seed)]
+
+    assert classes(1) == classes(1) != classes(2)
 
 
 @pytest.mark.parametrize("form", ["side-by-side", "mosaic"])

@@ -12,7 +12,7 @@ from mhex.errors import ArgumentError
 from mhex.inputs.samples import Pieces
 from mhex.judge.plan import MethodRun
 from mhex.recommend.race import AIM, Budget, Costs, Race, passes
-from support.method_races import GRADIENT, ZERO, Clock, Linear, images, run
+from support.method_races import GRADIENT, GRADIENT_NAME, ZERO, Clock, Linear, images, run
 
 FOUR: Any = ["input-x-gradient", GRADIENT, ("smoothgrad", {"n": 3}), ("rise", {"n": 4})]
 
@@ -24,6 +24,17 @@ def test_the_budget_is_kept(budget: float) -> None:
     assert 0.6 * budget < found.used <= budget
     assert [methods for methods, _ in found.rounds] == [4, 2]
     assert found.rounds[1][1] > found.rounds[0][1] > 1
+
+
+def test_the_better_half_goes_on() -> None:
+    """Pixel times gradient is exact, and gradients alone are the worst of the four."""
+    clock = Clock()
+    advice = run(Linear(clock, 0.02), budget=30, methods=FOUR, clock=clock, data=images(500))
+    counts = {line.method: line.images for line in advice.table if not line.control}
+    assert [methods for methods, _ in advice.rounds] == [4, 2]
+    assert advice.method == "input-x-gradient"
+    assert counts["input-x-gradient"] == advice.rounds[1][1] > advice.rounds[0][1]
+    assert counts[GRADIENT_NAME] == counts["smoothgrad (n=3)"] == advice.rounds[0][1]
 
 
 def test_some_of_the_budget_is_kept_for_the_page(tmp_path: Any) -> None:
@@ -235,6 +246,12 @@ def test_slow_ones_leave_so_that_the_others_have_enough() -> None:
     assert costs.limit == pytest.approx(2.0)
     slow = Costs(1, 5, {"a": 5, "b": 5, "c": 6, "d": 7, "e": 7})
     assert slow.over(methods) == slow.crowding(methods, 0.1) == []
+
+
+def test_passes_are_guessed_with_those_that_go_back() -> None:
+    assert passes(MethodRun("smoothgrad", {"n": 5})) == 15
+    assert passes(MethodRun("integrated-gradients", {"steps": 4})) == 12
+    assert passes(MethodRun("occlusion")) == 400  # it does not say
 
 
 def test_costs_forget_the_first() -> None:

@@ -11,6 +11,7 @@ import torch
 import mhex
 from mhex.errors import ArgumentError, ArgumentTypeError, MhexError
 from mhex.inputs.samples import Pieces, shuffled
+from mhex.recommend.answer import _means
 from mhex.recommend.race import seconds_of, spoken
 from support.method_races import GRADIENT, GRADIENT_NAME, METHODS, Clock, Linear, images, run
 
@@ -177,6 +178,15 @@ def test_data_of_the_other_kind_are_told_in_a_sentence() -> None:
             call(reads_photos, [{"text": "a cat"}] if call is mhex.recommend else ["a cat"])
         with pytest.raises(ArgumentError, match=r"^The data are photos, and this model reads texts; choose texts"):
             call(reads_texts, [{"image": photo}] if call is mhex.recommend else [photo])
+
+
+def test_means_are_over_the_images_that_have_all_numbers() -> None:
+    parts = {"a": torch.tensor([1.0, 2.0, torch.nan, 6.0]), "b": torch.tensor([5.0, torch.nan, 7.0, 7.0])}
+    means, spans = _means(parts, seed=0)
+    assert means == {"a": 3.5, "b": 6.0}
+    assert spans["a"][0] <= 3.5 <= spans["a"][1]
+    nothing, _ = _means({"a": torch.tensor([1.0, torch.nan]), "b": torch.tensor([torch.nan, 1.0])}, seed=0)
+    assert np.isnan([*nothing.values()]).all()
 
 
 def test_a_small_sample_is_named() -> None:

@@ -1,6 +1,7 @@
 """Who won a race: pairs on the images that both have, and how sure that is."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -28,6 +29,26 @@ def test_the_best_is_compared_in_pairs():
     assert found.behind["far"][0] == pytest.approx(float((best - far).mean()))
     assert found.behind["far"][1] > 0 > found.behind["near"][1]
     assert 0.4 < found.sure < 0.95
+
+
+def test_intervals_of_what_methods_are_behind_are_those_of_95_percent():
+    best, far = scores(2.4, 0.0)
+    mean, low, high = race_result({"best": best, "far": far}, ["best", "far"]).behind["far"]
+    error = float((best - far).std(correction=0)) / math.sqrt(N)
+    assert (mean - low) / error == pytest.approx(1.96, abs=0.12)
+    assert (high - mean) / error == pytest.approx(1.96, abs=0.12)
+
+
+def test_a_unit_is_the_root_of_the_mean_variance_between_methods():
+    """On one image methods are 2 apart, on the other not at all; a third one counts for one method alone."""
+    score = score_of({"faithfulness": 1, "stability": 1}, "image", seed=0)
+    rows = {
+        "a": torch.tensor([[1.0, 5.0, 5.0], [3.0, 5.0, 5.0], [9.0, 9.0, 9.0]]).double(),
+        "b": torch.tensor([[-1.0, 5.0, 5.0], [3.0, 5.0, 5.0], [math.nan] * 3]).double(),
+    }
+    units = score.with_units(SimpleNamespace(values=lambda label: (None, rows)), ["a", "b"]).units
+    assert units["faithfulness"] == pytest.approx(math.sqrt(0.5))
+    assert units["stability"] == 1  # all are the same by it
 
 
 def test_those_who_left_early_are_compared_on_their_own_images():

@@ -98,3 +98,15 @@ def test_a_study_is_drawn_as_a_forest_of_intervals(seen, tmp_path):
     assert result.save(tmp_path / "study.svg").stat().st_size > 5000
     with pytest.raises(ArgumentError):
         forest_figure([])
+
+
+def test_coefficients_whose_interval_holds_0_are_hollow():
+    rows = [
+        ("clear", "p_orig", 0.5, 0.2, 0.7),
+        ("unclear", "p_orig", 0.1, -0.2, 0.4),
+        ("below", "p_orig", -0.5, -0.7, -0.2),
+    ]
+    (axes,) = charts(forest_figure(rows))
+    dots = {line.get_xdata()[0]: line.get_markerfacecolor() for line in axes.lines if line.get_marker() == "o"}
+    assert {r for r, colour in dots.items() if colour == "white"} == {0.1}
+    assert dots.keys() == {0.5, 0.1, -0.5}

@@ -93,6 +93,13 @@ def test_the_map_without_information_is_marked(image, three):
     assert any("all zero" in line for line in words(comparison([*three, zero])))
 
 
+def test_other_targets_of_a_later_sample_are_refused(image):
+    first = image(torch.rand(2, 4, 4), target=torch.tensor([0, 1]))
+    other = image(torch.rand(2, 4, 4), target=torch.tensor([0, 2]), method="rollout")
+    with pytest.raises(ArgumentError, match="same targets"):
+        comparison([first, other])
+
+
 def test_other_targets_are_refused(image, three):
     other = image(torch.rand(1, 2, 4, 4), target=torch.tensor([[2, 3]]), method="layercam")
     with pytest.raises(ArgumentError, match=r"same targets.*target="):

@@ -13,6 +13,7 @@ from PIL import Image
 
 from mhex.errors import ArgumentError
 from mhex.viz import comparison, figure, overlay, save_figure, to_html
+from mhex.viz.captions import percent
 from mhex.viz.colour import blend, colour_bar, contrast, text_colours
 
 
@@ -91,6 +92,30 @@ def test_bars_span_the_colours():
 def test_ink_can_be_read_on_every_background(signed):
     for step in range(-20 if signed else 0, 21):
         assert contrast(*text_colours(step / 20, signed)) > 4.5
+
+
+@pytest.mark.parametrize(
+    ("colour", "ratio"), [("#000000", 21.0), ("#ffffff", 1.0), ("#767676", 4.54), ("#ff0000", 3.998), ("#0000ff", 8.59)]
+)
+def test_contrast_with_white_is_that_of_the_wcag(colour, ratio):
+    """Ratios that public checkers give."""
+    assert contrast(colour, "#ffffff") == contrast("#ffffff", colour) == pytest.approx(ratio, abs=0.006)
+
+
+@pytest.mark.parametrize(
+    ("share", "words"),
+    [
+        (0.0, "0 %"),
+        (1e-6, "<0.1 %"),
+        (0.004, "0.4 %"),
+        (0.83, "83 %"),
+        (0.996, "99.6 %"),
+        (0.9996, ">99.9 %"),
+        (1, "100 %"),
+    ],
+)
+def test_percentages_never_round_to_impossible_or_certain(share, words):
+    assert percent(share) == words
 
 
 def test_titles_name_class_probability_and_method(image, corner):

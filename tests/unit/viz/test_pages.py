@@ -125,3 +125,10 @@ def test_scores_on_several_targets_are_described(image):
     got = to_html(image(scores))
     assert "tabby (83 %): all zero" in got
     assert "Egyptian cat (17 %), strongest at the bottom centre" in got
+
+
+def test_the_strongest_place_of_a_map_that_is_no_square_is_described(image):
+    scores = torch.zeros(1, 3, 6)
+    scores[0, 2, 0] = 1
+    assert "strongest at the bottom left" in to_html(image(scores))
+    assert "strongest at the top right" in to_html(image(scores.flip(1, 2)))

@@ -34,6 +34,8 @@ def test_special_tokens_stay_in_place_without_a_score(text):
     assert [u.text for u in got if u.special] == ["[CLS]", "[SEP]"]
     assert (got[0].special, got[-1].special) == (True, True)
     assert max(u.strength for u in got) == 1
+    loud = units(text(TOKENS, [9.0, *SCORES[1:-1], -9.0], WORDS))  # they neither have a colour nor set the scale
+    assert [u.strength for u in loud] == [u.strength for u in got]
 
 
 def test_spaces_are_guessed(text):

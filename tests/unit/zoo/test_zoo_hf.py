@@ -69,6 +69,14 @@ def test_pixels_are_what_the_folders_processor_makes_of_them(vit: Path, photo: I
     torch.testing.assert_close(preprocess(photo)[:, :, :12], theirs[:, :, :12])
 
 
+def test_a_processor_that_does_not_normalise(vit: Path) -> None:
+    _change_json(vit / "preprocessor_config.json", do_normalize=False, image_mean=[0.5, 0.4, 0.3])
+    preprocess = load(f"hf:{vit}").preprocess
+    assert preprocess is not None
+    red = preprocess(Image.new("RGB", (32, 32), (255, 0, 51)))
+    torch.testing.assert_close(red[:, 0, 0], torch.tensor([1.0, 0.0, 0.2]))
+
+
 def test_a_processor_that_crops_is_taken_without_the_crop(vit: Path, photo: Image.Image) -> None:
     from transformers import BitImageProcessor
 

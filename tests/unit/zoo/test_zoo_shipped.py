@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 import mhex
 from mhex.errors import ArgumentError, ArgumentTypeError
-from mhex.zoo import list_models, load
+from mhex.zoo import list_models, load, shipped
 from support.zoo_models import CLASSES, MEAN, NETWORKS, STD, write_resident, write_zoo
 
 
@@ -104,6 +104,19 @@ def test_a_missing_weights_file_and_a_broken_card_are_told(tmp_path: Path) -> No
     (tmp_path / "pets-vit.json").write_text(json.dumps({"title": "x"}), encoding="utf-8")
     with pytest.raises(ArgumentError, match=r"'architecture'.* are missing"):
         load("zoo:pets-vit", tmp_path)
+
+
+def test_models_of_the_package_come_before_those_that_were_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package, own = tmp_path / "package", tmp_path / "own"
+    monkeypatch.setattr(shipped, "WEIGHTS", package)
+    monkeypatch.setenv("MHEX_MODELS", str(own))
+    write_resident(own, "pets-vit", title="built here")
+    write_resident(package, "pets-resnet10t")
+    assert load("zoo:pets-vit").card["title"] == "built here"
+    write_resident(package, "pets-vit", title="of the package")
+    assert load("zoo:pets-vit").card["title"] == "of the package"
 
 
 def test_the_list_comes_from_the_cards(tmp_path: Path) -> None:

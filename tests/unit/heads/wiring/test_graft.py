@@ -91,6 +91,33 @@ def test_outputs_of_units_are_still_seen():
 # --- arguments that are None by default ----------------------------------------------------------------------------
 
 
+class TwoMasks(nn.Module):
+    """A unit whose forward takes another way with each of two masks."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x, attention_mask=None, key_padding_mask=None):
+        y = self.body(x)
+        if attention_mask is not None:
+            y = y * attention_mask[..., None]
+        if key_padding_mask is not None:
+            y = y * (1 - key_padding_mask[..., None])
+        return x + y
+
+
+def test_a_call_with_two_masks_is_refused_in_words():
+    model, ids = TextNet(TwoMasks()).eval(), torch.randint(1, 50, (2, 6))
+    real = torch.ones(2, 6)
+    real[:, 4:] = 0
+    wanted = model(ids, real)
+    mhex.attach(model, CLASSES)
+    torch.testing.assert_close(model(ids, real), wanted)
+    with pytest.raises(CaptureError, match="block was called with attention_mask and key_padding_mask, and heads know"):
+        model(ids, real, key_padding_mask=1 - real)
+
+
 class Masked(nn.Module):
     """Tests its mask, and adds to it before it adds its branch."""
 

@@ -1,9 +1,12 @@
 """What is read off a forward before it is traced, and what tracing leaves behind."""
 
+import random
 from collections import Counter
 
+import numpy as np
 import pytest
 import timm
+import torch
 from torch import fx, nn
 
 import mhex
@@ -101,6 +104,33 @@ def test_tracing_leaves_what_a_unit_keeps_in_tables_and_lists(where):
         trace_unit(unit, training=False)
     assert (unit.table, unit.list) == ({"old": 1}, [2])
     trace_unit(Hoarding("nowhere"), training=False)
+
+
+class Dicing(Unit):
+    """Draws a number in its forward, which tracing would fix for ever."""
+
+    def __init__(self, draw):
+        super().__init__()
+        self.draw = draw
+
+    def forward(self, x):
+        return x + self.body(x) * self.draw()
+
+
+DRAWS = {"python": random.random, "numpy": np.random.rand, "torch": lambda: float(torch.rand(()))}
+
+
+@pytest.mark.parametrize("kind", DRAWS)
+def test_units_that_draw_numbers_are_refused_and_generators_are_put_back(kind):
+    def states():
+        return random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+
+    unit = Dicing(DRAWS[kind])
+    before = states()
+    with pytest.raises(fx.proxy.TraceError, match="its forward draws random numbers itself"):
+        trace_unit(unit, training=False)
+    assert states() == before
+    trace_unit(Dicing(lambda: 0.5), training=False)
 
 
 def test_tracing_leaves_no_proxies_in_caches_of_attention():

@@ -9,9 +9,9 @@ import transformers
 from torch import nn
 
 import mhex
-from mhex.errors import ArgumentError, CaptureError, MhexWarning
+from mhex.errors import ArgumentError, CaptureError, MhexWarning, UnsupportedModelError
 from mhex.heads.wiring.residual import survey
-from support.residual_units import CLASSES, WIDTH, Net, Unit, images
+from support.residual_units import CLASSES, WIDTH, Net, TextNet, Unit, images
 
 pytestmark = pytest.mark.filterwarnings("ignore:The heads have:mhex.errors.MhexWarning")
 
@@ -32,6 +32,41 @@ def test_units_that_cannot_be_traced_are_named():
     assert scaffold.names == ("units.1",)
     assert len([w for w in said if "get no head" in str(w.message)]) == 1
     assert said[0].filename == __file__
+
+
+class Cutting(nn.Module):
+    """Goes on with the first of its tokens."""
+
+    def __init__(self, count):
+        super().__init__()
+        self.body, self.count = nn.Linear(WIDTH, WIDTH), count
+
+    def forward(self, x):
+        x = x[:, : self.count]
+        return x + self.body(x)
+
+
+def test_several_tokens_are_positions_of_the_input_and_a_single_one_is_not():
+    assert [junction.name for junction in survey(TextNet(Cutting(3))).junctions] == ["block"]
+    with pytest.raises(UnsupportedModelError, match="Cutting: adds tensors whose positions are not those of its input"):
+        survey(TextNet(Cutting(1)))
+
+
+class Narrowing(nn.Module):
+    """Shrinks maps along one side alone."""
+
+    def __init__(self, stride):
+        super().__init__()
+        self.skip = nn.Conv2d(WIDTH, WIDTH, 1, stride)
+        self.body = nn.Sequential(nn.Conv2d(WIDTH, WIDTH, 3, stride, 1), nn.ReLU(), nn.Conv2d(WIDTH, WIDTH, 1))
+
+    def forward(self, x):
+        return self.skip(x) + self.body(x)
+
+
+def test_a_shortcut_that_shrinks_one_side_is_a_downsampling():
+    model = Net(Narrowing((1, 1)), Narrowing((2, 1)), Narrowing((1, 2)), Unit())
+    assert mhex.attach(model, CLASSES, where="downsample").names == ("units.1", "units.2")
 
 
 def test_names_that_were_asked_for_are_not_warned_about():

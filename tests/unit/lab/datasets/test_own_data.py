@@ -208,7 +208,9 @@ def test_nodules_at_three_are_left_out(nodules):
     assert train.names == ("crops/0.png", "crops/2.png")
     assert train.images[torch.tensor([1])].unique().tolist() == [2]
     assert load_lidc("test").labels.tolist() == [0, 1]
-    assert load_lidc("all", threshold=4.5).labels.tolist() == [0, 0, 0, 1]
+    higher = load_lidc("all", threshold=4.5)
+    assert higher.labels.tolist() == [0, 0, 0, 1]
+    assert higher.names == ("crops/0.png", "crops/1.png", "crops/3.png", "crops/4.png")
     values = load_lidc_biomarkers("train", side=6)
     assert values.value_names == ("spiculation",)
     assert values.values.tolist() == [[1.0], [2.0], [3.0]]

@@ -168,6 +168,15 @@ def test_view_agrees_with_pil():
     assert (ours - theirs).abs().max() < 1.5 / 255
 
 
+def test_resized_photos_hold_no_values_that_a_photo_cannot_hold():
+    """Bicubic weights overshoot at an edge between black and white."""
+    edge = torch.zeros(1, 3, 8, 8)
+    edge[..., 4:] = 1
+    for side in (5, 20):
+        resized = squash(edge, (side, side))
+        assert (float(resized.min()), float(resized.max())) == (0.0, 1.0)
+
+
 def test_view_normalises_bytes_and_shares_alike():
     view = Preprocess(4, 4, mean=(0.5, 0.25, 0.0), std=(0.5, 1.0, 2.0))
     white = torch.full((1, 3, 4, 4), 255, dtype=torch.uint8)

@@ -30,6 +30,12 @@ from mhex.lab.train.run import with_needs
 from support.training import recipe_dict, write_recipe
 
 
+def test_a_trial_takes_batches_that_can_be_accumulated(recipe):
+    small = recipe(train={"batch": 6, "accumulate": 3}).smoke()
+    assert small.training.accumulate == 3
+    assert small.training.batch % 3 == 0
+
+
 def test_values_arrive_in_their_types(recipe):
     made = recipe(
         train={"rate": "1e-3", "betas": [0.9, 0.99], "precision": False, "early_stopping": {"patience": 2}},

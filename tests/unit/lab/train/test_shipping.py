@@ -18,7 +18,7 @@ from mhex.lab.train.evaluate import measure
 from mhex.lab.train.networks import classifier_prefixes
 from mhex.lab.train.report import read_finished, ship
 from mhex.lab.train.run import train, with_needs
-from mhex.zoo.files import pack, read_weights
+from mhex.zoo.files import pack, read_weights, unpack
 from support.training import write_news, write_pets_and_cifar
 from support.zoo_models import write_bert
 
@@ -169,6 +169,14 @@ def test_half_precision_refuses_what_does_not_fit():
     assert halved({"w": torch.tensor([1.0]), "n": torch.tensor(7)})["n"].dtype == torch.int64
     with pytest.raises(ArgumentError, match=r"float16.*'w'"):
         halved({"w": torch.tensor([1e5]), "n": torch.tensor(7)})
+
+
+@pytest.mark.parametrize("scales", [torch.ones(1), torch.ones(4), torch.ones(3, 2), torch.ones(())])
+def test_scales_of_another_number_of_rows_are_refused(scales):
+    state = pack({"w": torch.rand(3, 2)})
+    assert unpack(state)["w"].shape == (3, 2)
+    with pytest.raises(ArgumentError, match="'w' and its scales do not go together"):
+        unpack({**state, "w.int8_scale": scales})
 
 
 def test_eight_bits_are_within_half_a_step_of_each_row(tmp_path):
