@@ -8,6 +8,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from mhex.capture.precision import HALF
+
 T = TypeVar("T")
 _INVENTORIES: WeakKeyDictionary[nn.Module, "Inventory"] = WeakKeyDictionary()
 _MOST_MODELS, _MOST_FACTS = 16, 64
@@ -31,6 +33,7 @@ class Inventory:
         self.parameters = [p for m in everything for p in m._parameters.values() if p is not None]
         self.keys = frozenset(map(id, chain(everything, self.parameters)))
         self.device = self.parameters[0].device if self.parameters else torch.device("cpu")
+        self.is_half = any(p.dtype in HALF for p in self.parameters)
         self.norms = [m for m in self.below if isinstance(m, nn.modules.batchnorm._BatchNorm)]
         self._tables: list[dict[str, Any]] = [
             table

@@ -31,7 +31,7 @@ class ObservedPass:
         self.flow = None if rules is None else rules.begin(model, batch.size)
         if self.flow is not None:
             inventory = inventory_of(model, check=False)
-            halves = bool(inventory.half) or halves_on(inventory.device.type)
+            halves = inventory.is_half or halves_on(inventory.device.type)
             self.flow.sequence_first = anatomy.sequence_first
             self.flow.splits = self.flow.needs_float32 and halves and inventory.device.type == "cuda"
         self.tap = FunctionTap(self._attend, self.flow)
