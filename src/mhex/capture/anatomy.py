@@ -79,9 +79,7 @@ class Anatomy:
     opaque: str = ""  # the first of its parts whose operations cannot be seen one by one, by name; empty if none
     no_scores: str = ""  # why what it returns holds no class scores; empty if it does, or that is not known
     cuts_gradient: str = ""  # the first of its parts that passes no gradient on, by name; empty if none is known
-    own_code: str = (
-        ""  # the first of its parts of an unknown library, by its class: it may cut gradients; empty if none
-    )
+    own_code: str = ""  # the first of its parts of an unknown library, by class: it may cut gradients; empty if none
     no_mask: bool = False  # True of token ids of which it is not known which one stands for a hidden word
 
     def grid(self, height: int, width: int) -> tuple[int, int]:
@@ -98,15 +96,12 @@ def layout_of(shape: torch.Size, image: torch.Size) -> Layout | None:
 
     None for maps of a single row or column, and for tensors that are no maps of the image.
     """
-    layouts: dict[Layout, float] = {}
-    axes: dict[Layout, int] = {"nchw": 2, "nhwc": 1}  # of the height
-    for layout, axis in axes.items():
-        rows, columns = shape[axis], shape[axis + 1]
-        if min(rows, columns) > 1:
-            layouts[layout] = abs(math.log((image[2] / rows) / (image[3] / columns)))
-    best = min(layouts, key=layouts.__getitem__, default=None)
+    sides: dict[Layout, torch.Size] = {"nchw": shape[2:], "nhwc": shape[1:3]}
+    maps = {layout: side for layout, side in sides.items() if min(side) > 1}
+    skew = {layout: abs(math.log(image[2] / rows / (image[3] / columns))) for layout, (rows, columns) in maps.items()}
+    best = min(skew, key=skew.__getitem__, default=None)
     # Odd sizes are rounded at every stride, so both sides are shrunk alike only roughly.
-    return best if best is not None and layouts[best] < 0.2 else None
+    return best if best is not None and skew[best] < 0.2 else None
 
 
 def grid_of(tokens: int, image: torch.Size) -> tuple[int, int]:

@@ -94,8 +94,8 @@ def rows_product(rows: Tensor, matrices: Tensor) -> Tensor:
     return product[:, : rows.shape[1]] + product[:, rows.shape[1] :]
 
 
-def split_product(x: Tensor, weight: Tensor) -> Tensor:
-    """`x W^T`, (..., O), of float32 `x` (..., K) and `W` (O, K), on the tensor cores of a GPU for half precision.
+def split_product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`x W^T + b`, (..., O), of float32 `x` (..., K) and `W` (O, K), on the tensor cores of a GPU for half precision.
 
     Each number is the sum of two of bfloat16, and of the four products that of the two lower parts is left out: it is
     some 2**-16 of the first. They are one product of three times the columns.
@@ -107,7 +107,7 @@ def split_product(x: Tensor, weight: Tensor) -> Tensor:
         product: Tensor = torch.mm(left, right.mT, out_dtype=torch.float32)
     else:
         product = left.float() @ right.float().mT
-    return product.view(*x.shape[:-1], len(weight))
+    return (product if bias is None else product.add_(bias)).view(*x.shape[:-1], len(weight))
 
 
 def _halves(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -193,9 +193,8 @@ class Flow:
         if kwargs.get("inplace"):  # torch hands it on by its name, however it was given
             in_place, kwargs = True, {**kwargs, "inplace": False}
         result = self._apply(operation, args, kwargs)
-        if (
-            in_place and result is not args[0] and isinstance(destination, Tensor)
-        ):  # dropout hands back what it is given
+        # Dropout hands back what it is given.
+        if in_place and result is not args[0] and isinstance(destination, Tensor):
             self.replaced[id(destination)] = (destination, result)
             if destination._is_view():
                 self.parts.append((destination, function))
@@ -205,17 +204,17 @@ class Flow:
         """The value of an operation; a linear layer is computed on tensor cores where products are split."""
         if not self.splits or function is not F.linear or args[0].dtype != torch.float32:
             return function(*args, **kwargs)
-        return _split_linear(*args, **kwargs)
+        return split_product(*args, **kwargs)
 
     def _keep_gradient(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Where other operations are meant to keep their gradient, nothing but the rules is different."""
         if "input" in kwargs:
             args, kwargs = _by_position(args, kwargs)
-        name = name_of_operation(OUT_OF_PLACE.get(function, function))
-        rule = self.composite.rules.get(name)
         if not in_graph(*args):
             return function(*args, **kwargs)
+        name = name_of_operation(OUT_OF_PLACE.get(function, function))
         self.met.add(name)
+        rule = self.composite.rules.get(name)
         return function(*args, **kwargs) if rule is None else rule(self, function, *args, **kwargs)
 
     def _addcmul(self, input: Tensor, tensor1: Any, tensor2: Any, value: float = 1) -> Any:
@@ -369,10 +368,8 @@ class Flow:
         start = start / mass.where(mass > 0, 1.0)
         start = start if signed else start.abs()
         # One pass for samples whose shares have one sign, whichever it is; those with both take part in a second.
-        relevances, losses = (
-            [torch.zeros_like(full(tensor.detach())) for tensor in tensors],
-            start.new_zeros(len(start)),
-        )
+        relevances = [torch.zeros_like(full(tensor.detach())) for tensor in tensors]
+        losses = start.new_zeros(len(start))
         above, below = start.clamp_min(0), -start.clamp_max(0)
         first = _per_sample(above.flatten(1).any(1), start)
         passes = ((torch.where(first, above, below), torch.where(first, 1, -1)), (below * first, -first.int()))
@@ -430,11 +427,6 @@ def _widened(value: Any) -> Any:
     if isinstance(value, (list, tuple)) and any(isinstance(item, Tensor) and item.dtype in HALF for item in value):
         return type(value)(map(_widened, value))
     return value
-
-
-def _split_linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    product = split_product(input, weight)
-    return product if bias is None else product.add_(bias)
 
 
 def _by_position(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

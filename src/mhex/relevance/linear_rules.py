@@ -38,8 +38,7 @@ class Affine:
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """`W x`, plus a bias if one is given."""
         if self.splits:
-            product = split_product(x, weight)
-            return product if bias is None else product.add_(bias)
+            return split_product(x, weight, bias)
         if self.geometry is None:
             return F.linear(x, weight, bias)
         bias = None if bias is None else bias.to(x.dtype)  # autocast does not know this function
@@ -266,11 +265,10 @@ class Gamma(Shares):
     def hand_down(self, flow: Flow, layer: Affine, carried: Tensor, y: Tensor) -> Tensor:
         half, x, size = self.gamma / 2, layer.x, y.abs()
         total = layer.magnitude(half, self.epsilon).add_(size, alpha=1 + half)
+        share = divide(carried, total, 0.0) if self.epsilon == 0 else carried / total
         if flow.relevance:
-            s = divide(carried, total, 0.0) if self.epsilon == 0 else carried / total
-            signed = torch.copysign(y.new_ones(()), y).mul_(s)
+            s, signed = share, torch.copysign(y.new_ones(()), y).mul_(share)
         else:  # relevance is `carried y`
-            share = divide(carried, total, 0.0) if self.epsilon == 0 else carried / total
             s, signed = share * y, share.mul_(size)
         if layer.bias is not None:
             flow.lose(layer.absorbed(signed, layer.bias * (1 + half)) + layer.absorbed(s, layer.bias.abs() * half))
