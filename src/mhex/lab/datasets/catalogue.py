@@ -9,9 +9,9 @@ from typing import Any, Literal, TypeVar
 from mhex.errors import ArgumentError, unknown_name
 from mhex.lab.datasets.files import data_folder
 from mhex.lab.datasets.personal import is_text, load_csv, load_folder
-from mhex.lab.datasets.sets import ImageSet, Items, PhotoSet, TextSet
+from mhex.lab.datasets.sets import ImageSet, Items, TextSet
 
-AnySet = ImageSet | PhotoSet | TextSet  # the sets with one class for each sample, which a recipe can learn from
+AnySet = ImageSet | TextSet  # the sets with one class for each sample, which a recipe can learn from
 Task = Literal["classes", "ordered classes", "several classes", "pixels", "values"]
 Loader = TypeVar("Loader", bound=Callable[..., Any])
 

@@ -78,14 +78,15 @@ class LabelledSet:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ImageSet(LabelledSet):
-    """One split of images in memory. Labels are (N, C), 0 or 1, where an image may have several classes."""
+    """One split of images. Labels are (N, C), 0 or 1, where an image may have several classes."""
 
-    images: Tensor  # (N, 3, H, W), uint8
+    images: Tensor | PhotoRows  # (N, 3, H, W), uint8: in memory, or in files that are decoded when they are taken
     names: tuple[str, ...] = field(repr=False)  # name of each image
+    masks: PhotoRows | None = None  # where objects are, rows (B, H, W) with values as in `mask`
 
     def mask(self, row: int) -> Tensor | None:
         """Where the object of an image is, (H, W), int64: 1 there, 0 elsewhere, -1 to be ignored; None if not known."""
-        return None
+        return None if self.masks is None else self.masks[torch.tensor([row])][0].long()
 
     def _item(self, row: int) -> dict[str, Any]:
         item: dict[str, Any] = {"image": photo_at(self.images, row)}
@@ -95,21 +96,11 @@ class ImageSet(LabelledSet):
         return item if mask is None else {**item, "mask": mask}
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class PhotoSet(LabelledSet):
-    """One split of a folder of photos; like `ImageSet`, with the photos decoded when they are taken."""
-
-    images: PhotoRows  # N photos
-    names: tuple[str, ...] = field(repr=False)  # name of each photo
-    masks: PhotoRows | None = None  # where objects are, rows (B, H, W) with values as in `ImageSet.mask`
-
-    def _item(self, row: int) -> dict[str, Any]:
-        item: dict[str, Any] = {"image": photo_at(self.images, row), "label": int(self.labels[row])}
-        return item if self.masks is None else {**item, "mask": self.masks[torch.tensor([row])][0].long()}
+PhotoSet = ImageSet  # of photos in files
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class TwoClassSet(PhotoSet):
+class TwoClassSet(ImageSet):
     """Photos that show things of several classes."""
 
     second_labels: Tensor  # a second class of each photo, (N,), int64, `other` of its item; -1 where there is none
@@ -225,7 +216,7 @@ class SegmentationSet:
         return {"image": photo_at(self.images, row), "mask": mask.long().masked_fill(values == VOID, -1)}
 
 
-def two_class_items(photos: ImageSet | PhotoSet, form: Form, *, limit: int | None = None, seed: int = 0) -> Items:
+def two_class_items(photos: ImageSet, form: Form, *, limit: int | None = None, seed: int = 0) -> Items:
     """Pictures of two classes for `mhex.evaluate`, made of photos with one class each, which are used once at most.
 
     The classes are of two groups where there are groups, such as a breed of cats and one of dogs.
