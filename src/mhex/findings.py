@@ -60,10 +60,8 @@ class Findings:
         return replace(self, scores=few, special=None, logits=few, values=None, layers={}, diagnostics={}, reactions=[])
 
     def check(self, prepared: Prepared) -> None:
-        """Refuse inputs, logits and scores that are not finite, and do what the method's own checks ask for.
-
-        All are read together: it is the one place where the device is waited for.
-        """
+        """Refuse inputs, logits and scores that are not finite, and do what the method's own checks ask for."""
+        # All are read together: it is the one place where the device is waited for.
         flags = self.flags.tolist()
         if flags[0]:
             finite(prepared.batch.pixels, "images")

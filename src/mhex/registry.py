@@ -176,8 +176,9 @@ class Method:
             return int(value)
         if not isinstance(value, Real) or float not in kinds:
             return value
-        check_that(abs(value) <= _LARGEST, f"{name} to be a number up to {_LARGEST:g}", repr(value))
-        return float(value)
+        number: Any = value
+        check_that(abs(number) <= _LARGEST, f"{name} to be a number up to {_LARGEST:g}", repr(value))
+        return float(number)
 
     def refusal(self, anatomy: Anatomy, tokens: int | None = None, needs: Needs | None = None) -> str:
         """Why this method cannot serve a model, in words that follow the method's name; empty if it can.
@@ -227,10 +228,8 @@ class Method:
     def check_serves(
         self, anatomy: Anatomy, tokens: int | None = None, needs: Needs | None = None, classes: bool = True
     ) -> None:
-        """Refuse a model that the method cannot serve, naming methods that can; arguments as for `refusal`.
-
-        Where the target is no class, methods that explain nothing else are not named.
-        """
+        """Refuse a model that the method cannot serve, naming methods that can; arguments as for `refusal`."""
+        # Where the target is no class, methods that explain nothing else are not named.
         if reason := self.refusal(anatomy, tokens, needs):
             if anatomy.no_scores and classes:  # nor can any other method
                 raise UnsupportedModelError(anatomy.no_scores)
@@ -241,14 +240,11 @@ class Method:
             words = f"Method {self.name!r} cannot explain this {anatomy.family}: {reason}. "
             words += f"Methods that can: {', '.join(able.pop('')) or 'none'}."
             del able[None]
-            words += "".join(f" Those that can if {condition}: {', '.join(names)}." for condition, names in able.items())
+            words += "".join(f" Those that can if {why}: {', '.join(names)}." for why, names in able.items())
             raise UnsupportedModelError(words, reason)
 
     def condition(self, anatomy: Anatomy, tokens: int | None = None) -> str | None:
-        """Under which condition this method can serve a model, in words; empty if it can, None if it cannot.
-
-        Some conditions show in a pass alone. `tokens` is as for `refusal`.
-        """
+        """Under which condition, which shows in a pass alone, it can serve a model; empty if it can, None if not."""
         if self.refusal(anatomy, tokens):
             lacks_mask = anatomy.no_mask and not self.refusal(replace(anatomy, no_mask=False), tokens)
             return "tokenizer=, or fill=, says by which token they hide words" if lacks_mask else None

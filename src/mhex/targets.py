@@ -83,12 +83,9 @@ def _rows(index: Tensor, size: int, sample: Samples) -> Tensor:
 
 
 def probabilities(logits: Tensor, multi_label: bool = False) -> Tensor:
-    """Class probabilities (B, C) of logits (B, C), in at least float32; a single output becomes two classes, 0 and 1.
-
-    Multi-label classes are judged one by one: each has its own sigmoid.
-    """
+    """Class probabilities (B, C) of logits (B, C), in at least float32; a single output becomes two classes, 0, 1."""
     logits = full(logits.detach())
-    if multi_label and logits.shape[1] > 1:
+    if multi_label and logits.shape[1] > 1:  # classes are judged one by one
         return logits.sigmoid()
     return torch.cat([-logits, logits], 1).mul(0.5).softmax(1) if logits.shape[1] == 1 else logits.softmax(1)
 
@@ -194,10 +191,7 @@ def _class_index(target: Any, classes: int, names: Sequence[str] | None) -> int:
 
 
 def _own_score(function: Callable[[Tensor], Tensor], batch: int, outcome: Outcome, sample: Samples) -> Tensor:
-    """Scores by a function of the user's, which is always given the logits of a whole batch, each sample in its place.
-
-    The outcome and the sample are as for `ResolvedTarget.scores`.
-    """
+    """Scores, as `ResolvedTarget.scores`, by a function of the user's, which is always given a whole batch's logits."""
     logits = full(outcome.logits)
     if sample is not None:
         places = sample.tolist() if isinstance(sample, Tensor) else [sample] * len(logits)

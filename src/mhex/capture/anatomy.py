@@ -92,10 +92,7 @@ class Anatomy:
 
 
 def layout_of(shape: torch.Size, image: torch.Size) -> Layout | None:
-    """How maps of four axes are laid out: height and width have the aspect ratio of the image batch, (B, C, H, W).
-
-    None for maps of a single row or column, and for tensors that are no maps of the image.
-    """
+    """How maps of four axes are laid out, by the aspect ratio of the images, (B, C, H, W); None for other tensors."""
     sides: dict[Layout, torch.Size] = {"nchw": shape[2:], "nhwc": shape[1:3]}
     maps = {layout: side for layout, side in sides.items() if min(side) > 1}
     skew = {layout: abs(math.log(image[2] / rows / (image[3] / columns))) for layout, (rows, columns) in maps.items()}
@@ -116,10 +113,8 @@ def grid_of(tokens: int, image: torch.Size) -> tuple[int, int]:
 
 
 def is_a(model: nn.Module, package: str, *names: str) -> bool:
-    """True if the model's class, or one it derives from, has one of `names` and lives in `package`.
-
-    Looking at names rather than importing the package keeps `import mhex` light.
-    """
+    """True if the model's class, or one it derives from, has one of `names` and lives in `package`."""
+    # Looking at names rather than importing the package keeps `import mhex` light.
     return any(c.__name__ in names and c.__module__.startswith(package) for c in type(model).__mro__)
 
 

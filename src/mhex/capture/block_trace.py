@@ -49,11 +49,9 @@ class BlockTrace:
         return self.attention_record.z
 
     def attention(self, rows: slice = EVERY) -> Tensor:
-        """Attention probabilities `A` of all queries or some rows, (B, H, N, N), at least float32; not to be changed.
-
-        It is rebuilt from q and k. It is stored only for several targets, and only while it is small beside the graph
-        of its block, which holds some 17 d numbers per token and head where `A` holds N.
-        """
+        """Attention probabilities `A` of all queries or some rows, (B, H, N, N), at least float32; do not change it."""
+        # It is rebuilt from q and k. It is stored only for several targets, and only while it is small beside the graph
+        # of its block, which holds some 17 d numbers per token and head where `A` holds N.
         if rows != EVERY:
             return self.attention_record.probabilities(rows)
         if self._attention is not None:

@@ -18,14 +18,11 @@ _SWITCHES = frozenset(("training", "fused_attn", "grad_checkpointing"))  # what 
 
 
 class Inventory:
-    """Modules and parameters of a model, and facts about it that hold until one of them is another.
-
-    It refers to everything below the model and never to the model itself, so that it dies with the model.
-    """
+    """Modules and parameters of a model, and facts about it that hold until one of them is another."""
 
     def __init__(self, model: nn.Module) -> None:
         everything, names = _walk(model)
-        self.below = everything[1:]
+        self.below = everything[1:]  # without the model itself, so that the inventory dies with the model
         self.names = names  # that modules have in the one around them
         self.has_scripts = any(isinstance(m, torch.jit.ScriptModule) for m in everything)
         self.parameters = [p for m in everything for p in m._parameters.values() if p is not None]

@@ -93,10 +93,7 @@ def bare_outcome(output: Any, batch: int | None, refusal: str) -> Outcome:
 
 
 def read_logits(output: Any, batch: int | None = None) -> Tensor:
-    """Class scores (B, C) from a tensor, a tuple, a dictionary or a Hugging Face output object, or an error.
-
-    `batch` is the number of samples B that the model was given, if known.
-    """
+    """Class scores (B, C) from a tensor, tuple, dictionary or Hugging Face output; `batch` is B, where it is known."""
     if getattr(output, "last_hidden_state", None) is not None and getattr(output, "logits", None) is None:
         raise UnsupportedModelError(
             f"Expected class scores, but {type(output).__name__} holds hidden states: the model has no classifier. "
@@ -305,11 +302,10 @@ def _sum_to_one(values: Tensor, rounding: float) -> bool:
 
 
 class _EndingMode(TorchFunctionMode):
-    """Notes what made each tensor of a pass (views of it were made by the same), or leaves out one activation.
+    """Notes what made each tensor of a pass (views of it were made by the same), or leaves out one activation."""
 
-    The argument of the call that is left out stands for what it returns. Calls of activations are counted apart by the
-    sizes of their argument.
-    """
+    # The argument of the call that is left out stands for what it returns. Calls of activations are counted apart by
+    # the sizes of their argument.
 
     def __init__(self, left_out: Ending | None = None) -> None:
         super().__init__()

@@ -66,10 +66,8 @@ def float32_arithmetic() -> Iterator[None]:
 
 
 def wide_matmul(a: Tensor, b: Tensor, factor: float = 1.0) -> Tensor:
-    """`factor a b^T` of tensors (B, H, N, d) and (B, H, M, d), without a graph, summed up in at least float32.
-
-    A GPU multiplies numbers of half precision as they are, on its tensor cores; other devices convert them first.
-    """
+    """`factor a b^T` of tensors (B, H, N, d) and (B, H, M, d), without a graph, summed up in at least float32."""
+    # A GPU multiplies numbers of half precision as they are, on its tensor cores; other devices convert them first.
     a, b = a.detach(), b.detach()
     if a.is_cuda and a.dtype == b.dtype and a.dtype in HALF:
         rows, exact = a.flatten(0, 1), math.frexp(factor)[0] == 0.5  # a power of two rounds nothing
@@ -81,10 +79,8 @@ def wide_matmul(a: Tensor, b: Tensor, factor: float = 1.0) -> Tensor:
 
 
 def rows_product(rows: Tensor, matrices: Tensor) -> Tensor:
-    """`r M`, (B, K, N), of rows (B, K, C) and matrices (B, C, N), in at least float32.
-
-    On a GPU, matrices of half precision are read as they are, and each row is the sum of two of that precision.
-    """
+    """`r M`, (B, K, N), of rows (B, K, C) and matrices (B, C, N), in at least float32."""
+    # On a GPU, matrices of half precision are read as they are, and each row is the sum of two of that precision.
     wide = torch.promote_types(torch.promote_types(rows.dtype, matrices.dtype), torch.float32)
     if not (matrices.is_cuda and matrices.dtype in HALF and wide == torch.float32):
         return rows.to(wide) @ matrices.to(wide)

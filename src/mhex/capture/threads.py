@@ -185,10 +185,8 @@ _new_threads_watched = Shared(_watching)
 
 
 def _watch(before: Any, frame: FrameType, event: str, argument: Any) -> None:
-    """Profile function of a thread that began while a model was explained: it waits before it uses that model.
-
-    The profile function that the user has set, `before`, comes when the explanation is over.
-    """
+    """Profile function of a thread that began while a model was explained: it waits before it uses that model."""
+    # The profile function that the user has set, `before`, comes when the explanation is over.
     if not _HOLDS.pairs:
         sys.setprofile(before)
     elif event == "call" and (key := _part_used(frame, _HOLDS)) is not None:

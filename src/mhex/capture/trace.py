@@ -111,10 +111,8 @@ class Trace(ObservedPass):
         return self.once("readout", self._find_readout)
 
     def _find_readout(self) -> Tensor:
-        """Of an unknown architecture, each final token's share in the gradient of the top score, by a further pass.
-
-        Of a model without a classifier, in that of the length of its latent vector.
-        """
+        """Of an unknown architecture, each final token's share in the gradient of the top score, by a further pass."""
+        # Of a model without a classifier, in that of the length of its latent vector.
         if self.pool is not None:
             return self.pool.probabilities().mean(1)[:, 0]
         if self.anatomy.readout != "measured":
@@ -150,10 +148,8 @@ class Trace(ObservedPass):
             yield trace
 
     def gradient(self, y: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """`dy_n/dt` for every kept tensor `t`, from one score per sample, (B,).
-
-        Samples are independent, so the sum over the batch is differentiated.
-        """
+        """`dy_n/dt` for every kept tensor `t`, from one score per sample, (B,)."""
+        # Samples are independent, so the sum over the batch is differentiated.
         if not y.requires_grad:
             raise CaptureError(_CUT)
         return self.carried(y, torch.ones_like(y), tensors)
@@ -210,18 +206,14 @@ class Trace(ObservedPass):
         return value
 
     def check_later(self, flag: Tensor, react: Callable[[], None]) -> None:
-        """Have `react()` called when the method is done, if `flag`, a single bool, is true.
-
-        All flags are read together, so that the device is waited for once.
-        """
+        """Have `react()` called when the method is done, if `flag`, a single bool, is true."""
+        # All flags are read together, so that the device is waited for once.
         self.checks.append((flag, react))
 
     def noise(self, step: int, *shape: int) -> Tensor:
-        """Standard normal numbers, float32, that depend on the user's seed, `step` and the kind of device alone.
-
-        For texts a longer first axis begins with the same numbers, so that a text gets the same alone and padded in a
-        batch: drawn on the CPU, where torch fills whole groups of 16 one after the other.
-        """
+        """Standard normal numbers, float32, that depend on the user's seed, `step` and the kind of device alone."""
+        # For texts a longer first axis begins with the same numbers, so that a text gets the same alone and padded in a
+        # batch: drawn on the CPU, where torch fills whole groups of 16 one after the other.
         self.is_random = True
         device = self.logits.device if self.batch.modality == "image" else torch.device("cpu")
         generator = torch.Generator(device).manual_seed((self.seed * 1_000_003 + step) % 2**63)
@@ -292,11 +284,8 @@ class Trace(ObservedPass):
         return scores[..., prefix:].reshape(*scores.shape[:-1], rows, columns)
 
     def place(self, scores: Tensor) -> Tensor:
-        """Put token scores (B, N) where they belong: (B, h, w) for images, (B, T) for text with special tokens at 0.
-
-        Scores that are a map already, (B, h, w), stay as they are.
-        """
-        if scores.dim() == 3:
+        """Token scores (B, N) where they belong: (B, h, w) for images, (B, T) for text with special tokens at 0."""
+        if scores.dim() == 3:  # a map already
             return scores
         if self.batch.modality == "text":
             return scores.where(self.batch.spatial(scores.shape[1], 0), 0.0)
@@ -377,11 +366,9 @@ def gives_logits(heads: bool) -> str:
 def _needs_straight_norms(
     inventory: Inventory, anatomy: Anatomy, batch: Batch, needs: Needs, rules: Rules | None
 ) -> bool:
-    """Whether a gradient may go back through batch norms that torch gets wrong; see `straighten_norms`.
-
-    None lies above the feature maps that a model has by default. Rules replace gradients, and know layers by their
-    tensors.
-    """
+    """Whether a gradient may go back through batch norms that torch gets wrong; see `straighten_norms`."""
+    # None lies above the feature maps that a model has by default. Rules replace gradients, and know layers by their
+    # tensors.
     above = needs.graph == "features" and anatomy.features is not None and anatomy.features.layout is not None
     ruled = rules is not None and not rules.partial
     return bool(inventory.norms) and inventory.device.type == "cpu" and not above and not ruled

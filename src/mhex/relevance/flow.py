@@ -148,11 +148,9 @@ class Flow:
         return None if self.everywhere else tokens.nonzero()[:, 0]
 
     def floor(self, share: float) -> float:
-        """Least size of divisors, as a share of the sizes of what they sum up; 0 where none is needed.
-
-        Norms and softmax that pass relevance on leave some at sums that are close to 0, and the few places that are
-        closest would take most of it. After a ReLU, relevance is in proportion to the sums.
-        """
+        """Least size of divisors, as a share of the sizes of what they sum up; 0 where none is needed."""
+        # Norms and softmax that pass relevance on leave some at sums that are close to 0, and the few places that are
+        # closest would take most of it. After a ReLU, relevance is in proportion to the sums.
         return share if self.uneven else 0.0
 
     def lose(self, relevance: Tensor) -> None:
@@ -249,10 +247,8 @@ class Flow:
         return result
 
     def see_as_one(self, stack: ExitStack) -> None:
-        """Let each activation of `written_out` be one operation of the pass, for the time of `stack`.
-
-        `x / 2 (1 + tanh(...))` is a GELU; operation by operation, half of the relevance would go into the tanh.
-        """
+        """Let each activation of `written_out` be one operation of the pass, for the time of `stack`."""
+        # `x / 2 (1 + tanh(...))` is a GELU; operation by operation, half of the relevance would go into the tanh.
         for module in self.written_out:
             replace_forward(stack, module, partial(self._as_activation, module.forward))
 
@@ -268,10 +264,8 @@ class Flow:
             self.inside = False
 
     def doubt(self, operation: Function, result: Any, before: Any) -> None:
-        """Remember an operation without a rule, which is refused if relevance would have to go through its result.
-
-        `before` is the node of the graph that made what it was given.
-        """
+        """Remember an operation without a rule, which is refused if relevance would have to go through its result."""
+        # `before` is the node of the graph that made what it was given.
         for tensor in result if isinstance(result, (list, tuple)) else (result,):
             node = tensor.grad_fn if isinstance(tensor, Tensor) else None
             if node is not None and node is not before:  # it is the same where nothing was done

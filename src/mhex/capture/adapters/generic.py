@@ -282,10 +282,9 @@ class _Probe:
         return all(self.inputs[after].equal(self.outputs[before]) for before, after in itertools.pairwise(calls))
 
     def patches(self, first_block: nn.Module) -> tuple[int, tuple[int, int] | None]:
-        """Number of prefix tokens and the patch size; (0, None) if tokens and patches do not fit together.
-
-        The first and the last patch are changed in a second pass: just the two tokens where they should be may change.
-        """
+        """Number of prefix tokens and the patch size; (0, None) if tokens and patches do not fit together."""
+        # The first and the last patch are changed in a second pass: just the two tokens where they should be may
+        # change.
         convolution, pixels = self.patch_convolution, self.batch.pixels
         if convolution is None:
             return 0, None

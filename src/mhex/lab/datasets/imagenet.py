@@ -17,7 +17,7 @@ from mhex._files import read_json
 from mhex.errors import ArgumentError, require
 from mhex.lab.datasets import files
 from mhex.lab.datasets.catalogue import register_data
-from mhex.lab.datasets.sets import ImageSet, TwoClassSet
+from mhex.lab.datasets.sets import ImageSet, PhotoSet, TwoClassSet
 
 Embed = Callable[[Sequence[str]], Tensor]
 IMAGENET_FOLDER = "imagenet"
@@ -54,7 +54,7 @@ def synset_places() -> dict[str, int]:
     validation=None,
     test="val",
 )
-def load_imagenet(split: str = "train", *, limit: int | None = None, side: int = 256) -> ImageSet:
+def load_imagenet(split: str = "train", *, limit: int | None = None, side: int = 256) -> PhotoSet:
     """List ImageNet-1k, splits train and val, laid out as ``imagenet/train/SYNSET/*.JPEG`` in the data folder.
 
     Photos are cut to squares of ``side`` pixels when they are taken; classes are the synsets of ``train`` in order.
@@ -70,7 +70,7 @@ def load_imagenet(split: str = "train", *, limit: int | None = None, side: int =
         )
     paths, places = zip(*files.evenly_spaced(photos, limit), strict=True)
     images, labels = files.PhotoFiles(paths, side), torch.tensor(places)
-    return ImageSet(images=images, labels=labels, classes=tuple(classes), split=split, names=images.names)
+    return PhotoSet(images=images, labels=labels, classes=tuple(classes), split=split, names=images.names)
 
 
 @register_data(

@@ -8,7 +8,7 @@ import torch
 from mhex.errors import unknown_name
 from mhex.lab.datasets import files
 from mhex.lab.datasets.catalogue import register_data
-from mhex.lab.datasets.sets import ImageSet, ValueSet
+from mhex.lab.datasets.sets import PhotoSet, ValueSet
 
 LIDC_FILE = "lidc/nodules.csv"
 LIDC_CLASSES = ("benign", "malignant")
@@ -28,7 +28,7 @@ FACTS: dict[str, Any] = {
     form="crops at 64 x 64 pixels, mean rating of malignancy below or above 3",
     files="`lidc/nodules.csv`: image, malignancy, biomarkers, perhaps split; crops beside it",
 )
-def load_lidc(split: str = "train", *, limit: int | None = None, side: int = 64, threshold: float = UNSURE) -> ImageSet:
+def load_lidc(split: str = "train", *, limit: int | None = None, side: int = 64, threshold: float = UNSURE) -> PhotoSet:
     """List one split of the nodules, benign or malignant; those rated exactly at the threshold are left out.
 
     The data folder has ``lidc/nodules.csv`` with the columns ``image`` (path from ``lidc``), ``malignancy`` (mean
@@ -41,7 +41,7 @@ def load_lidc(split: str = "train", *, limit: int | None = None, side: int = 64,
     rows = [sure[place] for place in files.pick_rows([splits[row] for row in sure], split, limit)]
     images, names = _crops(table, rows, side)
     labels = torch.tensor([int(ratings[row] > threshold) for row in rows])
-    return ImageSet(images=images, labels=labels, classes=LIDC_CLASSES, split=split, names=names)
+    return PhotoSet(images=images, labels=labels, classes=LIDC_CLASSES, split=split, names=names)
 
 
 @register_data(

@@ -10,7 +10,7 @@ from torch import Tensor
 from mhex.errors import ArgumentError, some_of
 from mhex.inputs.photos import Window
 from mhex.lab.datasets import files
-from mhex.lab.datasets.sets import ImageSet, TextSet
+from mhex.lab.datasets.sets import PhotoSet, TextSet
 
 IMAGE_COLUMNS = ("image", "path", "file")
 TEXT_COLUMN = "text"
@@ -31,7 +31,7 @@ def load_csv(
     side: int = 256,
     fit: files.Fit = "crop",
     window: Window | None = None,
-) -> ImageSet | TextSet:
+) -> PhotoSet | TextSet:
     """Load a CSV file in UTF-8 with a heading and a row for each sample.
 
     Args:
@@ -79,11 +79,11 @@ def load_csv(
 
 def _photo_set(
     paths: Sequence[Path], masks: Sequence[Path] | None, side: int, fit: files.Fit, window: Window | None, **facts: Any
-) -> ImageSet:
+) -> PhotoSet:
     """Photos in files, with masks in files where there are any, and the other fields of the set."""
     images = files.PhotoFiles(paths, side, fit, upright=True, window=window)
     mask_files = None if masks is None else files.MaskFiles(masks, side, fit, files.object_mask)
-    return ImageSet(images=images, names=images.names, masks=mask_files, **facts)
+    return PhotoSet(images=images, names=images.names, masks=mask_files, **facts)
 
 
 def is_text(path: Path) -> bool:
@@ -125,7 +125,7 @@ def load_folder(
     side: int = 256,
     fit: files.Fit = "crop",
     window: Window | None = None,
-) -> ImageSet:
+) -> PhotoSet:
     """List photos in ``FOLDER/CLASS/*.jpg``, or in ``FOLDER/SPLIT/CLASS/*.jpg`` with splits train, val and test.
 
     Args:

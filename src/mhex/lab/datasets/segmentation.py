@@ -16,7 +16,7 @@ from mhex.inputs.photos import MOST_PIXELS
 from mhex.lab.datasets import files
 from mhex.lab.datasets.catalogue import register_data
 from mhex.lab.datasets.imagenet import synset_places
-from mhex.lab.datasets.sets import VOID, ImageSet, SegmentationSet
+from mhex.lab.datasets.sets import VOID, PhotoSet, SegmentationSet
 
 VOC_FOLDER = "VOCdevkit/VOC2012"
 VOC_SPLITS = ("train", "val")
@@ -148,14 +148,14 @@ class ImageNetSegmentation(SegmentationSet):
     maps: MatRows  # the pixels of the object
     synsets: tuple[str, ...]  # of the object of each photo
 
-    def labelled(self) -> ImageSet:
+    def labelled(self) -> PhotoSet:
         """The photos whose class is one of the 1000 of ImageNet-1k, with that as their label, and masks."""
         order = synset_places()
         rows = [row for row, name in enumerate(self.synsets) if name in order]
         if not rows:
             raise ArgumentError("None of these photos has a class of ImageNet-1k: take more of them.")
         numbers = tuple(self.images.numbers[row] for row in rows)
-        return ImageSet(
+        return PhotoSet(
             images=replace(self.images, numbers=numbers),
             labels=torch.tensor([order[self.synsets[row]] for row in rows]),
             classes=tuple(order),

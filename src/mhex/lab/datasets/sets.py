@@ -77,10 +77,10 @@ class LabelledSet:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class ImageSet(LabelledSet):
+class PhotoSet(LabelledSet):
     """One split of images. Labels are (N, C), 0 or 1, where an image may have several classes."""
 
-    images: Tensor | PhotoRows  # (N, 3, H, W), uint8: in memory, or in files that are decoded when they are taken
+    images: PhotoRows  # N images, decoded when they are taken: (B, 3, H, W), uint8
     names: tuple[str, ...] = field(repr=False)  # name of each image
     masks: PhotoRows | None = None  # where objects are, rows (B, H, W) with values as in `mask`
 
@@ -96,11 +96,15 @@ class ImageSet(LabelledSet):
         return item if mask is None else {**item, "mask": mask}
 
 
-PhotoSet = ImageSet  # of photos in files
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ImageSet(PhotoSet):
+    """One split of images in memory."""
+
+    images: Tensor  # (N, 3, H, W), uint8
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class TwoClassSet(ImageSet):
+class TwoClassSet(PhotoSet):
     """Photos that show things of several classes."""
 
     second_labels: Tensor  # a second class of each photo, (N,), int64, `other` of its item; -1 where there is none
@@ -216,7 +220,7 @@ class SegmentationSet:
         return {"image": photo_at(self.images, row), "mask": mask.long().masked_fill(values == VOID, -1)}
 
 
-def two_class_items(photos: ImageSet, form: Form, *, limit: int | None = None, seed: int = 0) -> Items:
+def two_class_items(photos: PhotoSet, form: Form, *, limit: int | None = None, seed: int = 0) -> Items:
     """Pictures of two classes for `mhex.evaluate`, made of photos with one class each, which are used once at most.
 
     The classes are of two groups where there are groups, such as a breed of cats and one of dogs.

@@ -12,7 +12,7 @@ from torch import Tensor
 from mhex.errors import ArgumentError
 from mhex.inputs.preprocess import Preprocess
 from mhex.lab.config.recipe import RecipeAugment, TrainingRecipe
-from mhex.lab.datasets import ImageSet, TextSet, data_entry
+from mhex.lab.datasets import PhotoSet, TextSet, data_entry
 from mhex.lab.datasets.catalogue import AnySet
 from mhex.lab.train.augment import augment, draw, mix
 
@@ -101,7 +101,7 @@ class ImageFeed(Feed):
     """Some rows of a set of images, as bytes on the device; photos in files are decoded when they are taken."""
 
     def __init__(
-        self, images: ImageSet, view: Preprocess, changes: RecipeAugment | None, device: torch.device, rows: Tensor
+        self, images: PhotoSet, view: Preprocess, changes: RecipeAugment | None, device: torch.device, rows: Tensor
     ) -> None:
         self._pick: Callable[[Tensor], Tensor]
         if isinstance(photos := images.images, Tensor):
