@@ -66,11 +66,7 @@ class Registry(Generic[Entry]):
     def decorator(
         self, build: Callable[Concatenate[str, Any, Facts], Entry]
     ) -> Callable[Concatenate[str, Facts], Callable[[Decorated], Decorated]]:
-        """A decorator of functions or classes that registers them.
-
-        Args:
-            build: Makes an entry of a name, a function or class, and the further arguments of the decorator.
-        """
+        """A decorator that registers functions or classes; `build` makes entries of a name, them and its arguments."""
 
         def register(name: str, /, *args: Facts.args, **facts: Facts.kwargs) -> Callable[[Decorated], Decorated]:
             def decorate(decorated: Decorated) -> Decorated:
