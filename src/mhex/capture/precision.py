@@ -15,13 +15,7 @@ HALF = (torch.bfloat16, torch.float16)
 Autocasts = tuple[tuple[str, torch.dtype], ...]  # kinds of devices on which autocast is on, each with its dtype
 
 
-class _Ambient(threading.local):
-    """Autocasts of the user's call on this thread; None while no model is guarded."""
-
-    autocasts: Autocasts | None = None
-
-
-_AMBIENT = _Ambient()
+_AMBIENT = threading.local()  # `autocasts` of the user's call on a thread; None, or nothing, while no model is guarded
 
 
 def ambient_precision() -> Autocasts:
@@ -42,18 +36,19 @@ def precision(autocasts: Autocasts) -> Iterator[None]:
 
 def user_precision() -> AbstractContextManager[None]:
     """While open, a guarded model computes as in the user's own call: under autocast if that was made under it."""
-    return precision(_AMBIENT.autocasts or ())
+    return precision(getattr(_AMBIENT, "autocasts", None) or ())
 
 
 def halves_on(kind: str) -> bool:
     """Whether the user's own call was made under an autocast to half precision on devices of this kind."""
-    return any(device == kind and dtype in HALF for device, dtype in _AMBIENT.autocasts or ())
+    autocasts: Autocasts = getattr(_AMBIENT, "autocasts", None) or ()
+    return any(device == kind and dtype in HALF for device, dtype in autocasts)
 
 
 @contextmanager
 def float32_arithmetic() -> Iterator[None]:
     """While open, autocast is off; `user_precision` turns it on again for calls of the model."""
-    before, autocasts = _AMBIENT.autocasts, ambient_precision()
+    before, autocasts = getattr(_AMBIENT, "autocasts", None), ambient_precision()
     with ExitStack() as stack:
         if before is None or autocasts:
             _AMBIENT.autocasts = autocasts

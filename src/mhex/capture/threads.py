@@ -29,18 +29,12 @@ _TRAINED = (
 )
 
 
-class _ThisThread(threading.local):
-    """What each thread knows of itself."""
-
-    records = False  # it records what a GPU does
-
-
-THIS_THREAD = _ThisThread()
+THIS_THREAD = threading.local()  # `records` while a thread records what a GPU does
 
 
 def is_recording() -> bool:
     """Whether this thread records what a GPU does, so that nothing can be asked of it."""
-    return THIS_THREAD.records
+    return getattr(THIS_THREAD, "records", False)
 
 
 class _Holds:
