@@ -106,9 +106,8 @@ def grid_of(tokens: int, image: torch.Size) -> tuple[int, int]:
     rows = round(math.sqrt(tokens * image[2] / image[3]))
     columns = 0 if rows == 0 else tokens // rows
     if rows * columns != tokens or rows * image[3] != columns * image[2]:
-        raise CaptureError(
-            f"Expected tokens in a grid of the shape of the {image[2]}x{image[3]} image, but {tokens} do not form one."
-        )
+        size = f"{image[2]}x{image[3]}"
+        raise CaptureError(f"Expected tokens in a grid of the shape of the {size} image, but {tokens} do not form one.")
     return rows, columns
 
 

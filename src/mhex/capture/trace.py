@@ -243,17 +243,14 @@ class Trace(ObservedPass):
             if self.anatomy.sequence_first:
                 tensor = tensor.transpose(0, 1)
             return self.on_grid(tensor.mT)
-        if tensor.dim() != 4:
-            raise CaptureError(
-                f"Expected feature maps of 4 axes or tokens of 3, but the layer gave {tuple(tensor.shape)}."
-            )
+        shape = tuple(tensor.shape)
+        if len(shape) != 4:
+            raise CaptureError(f"Expected feature maps of 4 axes or tokens of 3, but the layer gave {shape}.")
         layer = self.anatomy.features
         layout = (None if layer is None else layer.layout) or layout_of(tensor.shape, self.batch.pixels.shape)
         if layout is None:
-            raise CaptureError(
-                f"Expected feature maps with the aspect ratio of the image, but the layer gave {tuple(tensor.shape)}; "
-                "name another one with layer=."
-            )
+            right = "feature maps with the aspect ratio of the image"
+            raise CaptureError(f"Expected {right}, but the layer gave {shape}; name another one with layer=.")
         return tensor.permute(0, 3, 1, 2) if layout == "nhwc" else tensor
 
     def grid(self) -> tuple[int, int]:

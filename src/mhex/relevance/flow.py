@@ -139,9 +139,8 @@ class Flow:
 
     def reached(self, carried: Tensor) -> Tensor | None:
         """Numbers of the tokens that a backward pass has reached, where they are few, as before the last attention."""
-        if self.everywhere or self.sequence_first or carried.dim() != 3 or len(carried) != self.size:
-            return None
-        if not carried.is_cpu:  # waiting for the answer would take longer
+        are_tokens = carried.dim() == 3 and len(carried) == self.size and not self.sequence_first
+        if self.everywhere or not are_tokens or not carried.is_cpu:  # waiting for a GPU would take longer
             return None
         tokens = carried.any(-1).any(0)
         self.everywhere = 2 * int(tokens.sum()) > len(tokens)
