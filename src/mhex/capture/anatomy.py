@@ -153,7 +153,7 @@ def name_of(model: nn.Module, module: nn.Module) -> str:
 
 
 def readout_vector(anatomy: Anatomy, spatial: Tensor, dtype: torch.dtype) -> Tensor:
-    """The read-out vector `w`, (B, N): the share of each token in what the head reads; rows sum to 1.
+    """The read-out vector `w`, (B, N), rows summing to 1: shares of tokens in what the head reads.
 
     `spatial`, bool (B, N), is True at patches or real words. The read-outs `"pool"` and `"measured"` need a pass.
     """

@@ -66,10 +66,8 @@ class BlockTrace:
         return self.attention_record.gradient(z_gradient)
 
     def through(self, row: Tensor, z_gradient: Tensor | None = None, rows: slice = EVERY) -> Tensor:
-        """`r A`, (B, H, N), of a row `r` (B, N); or `r (A * dy/dA)^+`, from `dy/dz`, (B, H, N, d).
-
-        With `rows`, other rows of `A` are not read. Of half precision on a GPU, `A` is never written to memory.
-        """
+        """`r A`, (B, H, N), of a row `r` (B, N) and all or some rows of `A`; or `r (A * dy/dA)^+`, from `dy/dz`."""
+        # Of half precision on a GPU, `A` is never written to memory.
         record, row = self.attention_record, full(row[:, rows])
         z_gradient = None if z_gradient is None else z_gradient[:, :, rows].detach()
         fused = self._fused_rows(rows) if z_gradient is None or z_gradient.dtype == record.value.dtype else None

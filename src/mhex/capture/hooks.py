@@ -30,11 +30,9 @@ SDPA = F.scaled_dot_product_attention
 def hook_each(
     stack: ExitStack, modules: Iterable[nn.Module | None], before: See | None = None, after: See | None = None
 ) -> None:
-    """Hook every distinct module once, for the time of `stack`; None among them is passed over.
-
-    `before` sees the first tensor argument, `after` the output (of a tuple, its first item); what they return
-    replaces it.
-    """
+    """Hook every distinct module once, for the time of `stack`; None among them is passed over."""
+    # `before` sees the first tensor argument, `after` the output (of a tuple, its first item); what they return
+    # replaces it.
     for module in dict.fromkeys(m for m in modules if m is not None):
         if before is not None:
             hook = of_this_thread(partial(_change_input, before))

@@ -86,11 +86,9 @@ def rows_product(rows: Tensor, matrices: Tensor) -> Tensor:
 
 
 def split_product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`x W^T + b`, (..., O), of float32 `x` (..., K) and `W` (O, K), on the tensor cores of a GPU for half precision.
-
-    Each number is the sum of two of bfloat16, and of the four products that of the two lower parts is left out: it is
-    some 2**-16 of the first. They are one product of three times the columns.
-    """
+    """`x W^T + b`, (..., O), of float32 `x` (..., K) and `W` (O, K), on a GPU's tensor cores for half precision."""
+    # Each number is the sum of two of bfloat16, and of the four products that of the two lower parts is left out: it is
+    # some 2**-16 of the first. They are one product of three times the columns.
     rows = x.flatten(0, -2)
     (high, low), (heavy, light) = _halves(rows), _halves(weight)
     left, right = torch.cat([high, low, high], 1), torch.cat([heavy, heavy, light], 1)

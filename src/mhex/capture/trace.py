@@ -258,18 +258,14 @@ class Trace(ObservedPass):
         return self.anatomy.grid(*self.batch.pixels.shape[-2:])
 
     def on_grid(self, scores: Tensor) -> Tensor:
-        """Scores of tokens (..., N) as they lie: (..., h, w) without prefix tokens, or (..., T) with 0 at padding.
-
-        Maps (B, K, h, w) stay as they are. Where the patch size is not known, the tokens must fill a grid of the
-        shape of the image.
-        """
-        if scores.dim() == 4:
+        """Scores of tokens (..., N) as they lie: (..., h, w) without prefix tokens, or (..., T) with 0 at padding."""
+        if scores.dim() == 4:  # maps already
             return scores
         if self.batch.modality == "text":
             if self.batch.real is None or scores.shape[-1] != self.batch.real.shape[1]:
                 raise CaptureError(f"Expected one score per token of the text, but the layer has {scores.shape[-1]}.")
             return scores.where(self.batch.real.reshape(-1, *[1] * (scores.dim() - 2), scores.shape[-1]), 0.0)
-        if self.anatomy.patch is None:
+        if self.anatomy.patch is None:  # then the tokens must fill a grid of the shape of the image
             return scores.reshape(*scores.shape[:-1], *grid_of(scores.shape[-1], self.batch.pixels.shape))
         rows, columns = self.grid()
         prefix, count = self.anatomy.prefix_tokens, rows * columns

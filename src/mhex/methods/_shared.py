@@ -39,9 +39,7 @@ def through_heads(row: Tensor, matrices: Tensor) -> Tensor:
 
 
 def beyond_skips(trace: Trace, row: Tensor, share: Tensor) -> Tensor:
-    """The row (B, N) less the share (B, N) that a word which the head reads alone keeps of itself by skip connections.
-
-    A decoder reads its last word, and the identity of all blocks would give it most of the map whatever it says. Where
-    the head reads several tokens, or a class token, which is in no map, nothing is different.
-    """
+    """The row (B, N) less the share (B, N) that a word which the head reads alone keeps by skip connections."""
+    # A decoder reads its last word, and the identity of all blocks would give it most of the map whatever it says.
+    # Where the head reads several tokens, or a class token, which is in no map, nothing is different.
     return row - share.where((trace.readout == 1) & trace.spatial, 0.0)

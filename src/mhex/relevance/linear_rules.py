@@ -304,10 +304,7 @@ class Separate(Shares):
 
 
 def affine(shares: Shares, projection: Shares | None = None, entrance: Shares | None = None) -> Rule:
-    """Rule of `"linear"` and `"convolution"`; None for special layers is the rule of the others.
-
-    `projection` is that of layers that project into attention or out of it, `entrance` that of the network's first.
-    """
+    """Rule of `"linear"` and `"convolution"`; around attention the `projection`, for the first layer the `entrance`."""
 
     def rule(flow: Flow, operation: Operation, *args: Any, **kwargs: Any) -> Any:
         layer = read_layer(operation, *args, **kwargs)

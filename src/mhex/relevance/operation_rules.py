@@ -207,16 +207,13 @@ def plain_sum(flow: Flow, operation: Operation, *args: Any, **kwargs: Any) -> An
 
 
 def summed(split: Split) -> Rule:
-    """Rule of `"add"` and `"subtract"` in the relevance flow; a mask of attention is no term.
-
-    `split` gives the relevance of each term, from the terms, the relevance of their sum, and the sum.
-    """
+    """Rule of sums in the relevance flow; `split` goes from terms, relevance and sum to the relevance of each term."""
 
     def rule(flow: Flow, operation: Operation, *args: Any, **kwargs: Any) -> Any:
         call = Sum(operation, *args, **kwargs)
 
         def back(carried: Tensor, y: Tensor) -> list[Tensor]:
-            if call.is_masking:
+            if call.is_masking:  # a mask of attention is no term
                 return [carried.sum_to_size(call.inputs[0].shape)]
             terms = [term.detach().to(y) if isinstance(term, Tensor) else y.new_full((), term) for term in call.terms]
             values = [(term * factor).expand_as(y) for term, factor in zip(terms, call.factors, strict=True)]
@@ -304,11 +301,8 @@ def scaled(flow: Flow, operation: Operation, a: Any, b: Any = -1.0, **kwargs: An
 
 
 def halved(epsilon: float, floor: float = 0.0) -> Rule:
-    """Rule of `"matmul"`: of two activations, each is given half; of one and a constant, it is given all.
-
-    It serves averages and the like too, which are given one. The floor is that of sums, for the terms that the product
-    or average adds up; attention times values has none.
-    """
+    """Rule of `"matmul"` and `"pool"`: of two activations, each is given half; one beside a constant is given all."""
+    # The floor is that of sums, for the terms that the product or average adds up; attention times values has none.
 
     def rule(flow: Flow, operation: Operation, *args: Any, **kwargs: Any) -> Any:
         places = graph_operands(*args)
@@ -357,10 +351,8 @@ def shared_attention(flow: Flow, operation: Operation, q: Tensor, k: Tensor, v: 
 
 
 def halved_attention(epsilon: float, floor: float = 0.0) -> Rule:
-    """Rule of `"attention"` in the relevance flow: the matrix products share alike, softmax passes relevance on.
-
-    The floor is that of sums, for the terms that the product of queries and keys adds up.
-    """
+    """Rule of `"attention"` in the relevance flow: the matrix products share alike, softmax passes relevance on."""
+    # The floor is that of sums, for the terms that the product of queries and keys adds up.
 
     def rule(flow: Flow, operation: Operation, q: Tensor, k: Tensor, v: Tensor, **kwargs: Any) -> Tensor:
         record = as_record(q, k, v, **kwargs)
