@@ -24,18 +24,14 @@ class Inventory:
         everything, names = _walk(model)
         self.below = everything[1:]  # without the model itself, so that the inventory dies with the model
         self.names = names  # that modules have in the one around them
-        self.has_scripts = any(isinstance(m, torch.jit.ScriptModule) for m in everything)
+        plain = [m for m in everything if not isinstance(m, torch.jit.ScriptModule)]
+        self.has_scripts = len(plain) < len(everything)
         self.parameters = [p for m in everything for p in m._parameters.values() if p is not None]
         self.keys = frozenset(map(id, chain(everything, self.parameters)))
         self.device = self.parameters[0].device if self.parameters else torch.device("cpu")
         self.half = {p.dtype for p in self.parameters} & {torch.float16, torch.bfloat16}
         self.norms = [m for m in self.below if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-        self._tables: list[dict[str, Any]] = [
-            table
-            for module in everything
-            if not isinstance(module, torch.jit.ScriptModule)
-            for table in (module._modules, module._parameters, module._buffers)
-        ]
+        self._tables: list[dict[str, Any]] = [t for m in plain for t in (m._modules, m._parameters, m._buffers)]
         self.hooks = [getattr(module, name) for module in self.below for name in HOOKS]
         # Weights of other kinds may have no address, or lie in several places.
         buffers = [b for m in everything for b in m._buffers.values() if type(b) is Tensor]

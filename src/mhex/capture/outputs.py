@@ -76,7 +76,6 @@ def as_vector(latent: Tensor) -> Tensor:
 def bare_outcome(output: Any, batch: int | None, refusal: str) -> Outcome:
     """Outcome of a model without a known classifier: its latent vector (B, D), in place of scores too.
 
-    It is the tensor (B, D) that the model returned, or the first token of the `last_hidden_state` of Hugging Face.
     `refusal` says why what it returned is no latent vector; it is empty if it is one.
     """
     if refusal:

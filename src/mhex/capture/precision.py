@@ -10,11 +10,7 @@ from torch import Tensor
 
 _KINDS = ("cpu", "cuda", "mps", "xpu")  # of devices that have an autocast
 HALF = (torch.bfloat16, torch.float16)
-
-
 Autocasts = tuple[tuple[str, torch.dtype], ...]  # kinds of devices on which autocast is on, each with its dtype
-
-
 _AMBIENT = threading.local()  # `autocasts` of the user's call on a thread; None, or nothing, while no model is guarded
 
 

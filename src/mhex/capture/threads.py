@@ -93,10 +93,7 @@ def of_this_thread(hook: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def turn(keys: frozenset[int]) -> Iterator[bool]:
-    """Have a model alone, by the ids of its modules and parameters; waits while another thread has a part of it.
-
-    Yields False within another turn of this thread with the same model.
-    """
+    """Have a model alone, by ids of its parts, once no other thread has one; False inside a turn of this thread."""
     thread = get_ident()
     with _FREE:
         if not _HOLDS.is_free(keys, thread) and any(owner == thread for _, owner in _HOLDS.pairs):

@@ -87,11 +87,9 @@ class Flow:
         self.parts: list[tuple[Tensor, Function]] = []  # those of them that are views of others
 
     def node(self, compute: Callable[[], Tensor], back: Back, *inputs: Tensor, counted: bool = True) -> Tensor:
-        """The value of `compute()`, made without a graph, with another backward.
-
-        `back` says what is handed to each of the inputs, from what the backward pass carries, and the value. Uses of
-        the value are not counted where the rule only moves numbers: what arrives may meet other relevance later.
-        """
+        """The value of `compute()`; `back` hands down to inputs, from what the backward pass carries and the value."""
+        # Uses of the value are not counted where the rule only moves numbers: what arrives may meet other relevance
+        # later.
         note_uses(inputs)
         value: Tensor = Node.apply(self, compute, back, *inputs)
         if counted:
