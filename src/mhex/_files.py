@@ -8,7 +8,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
@@ -104,17 +104,22 @@ def write_tensors(
 
 def read_tensors(path: str | PathLike[str], writer: str) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Tensors and header of a safetensors file; errors name the function that writes such files."""
+    wrong = f"Expected a safetensors file written by {writer}, but {path} is not one: "
+    return load_tensors(path, lambda error: f"{wrong}{error}.", f"There is no file {path}; check the path.")
+
+
+def load_tensors(
+    path: str | PathLike[str], refusal: Callable[[Exception], str], missing: str = ""
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors and header of a safetensors file; the words for one that cannot be read, and for one that is missing."""
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
-    except FileNotFoundError as error:
-        raise ArgumentError(f"There is no file {path}; check the path.") from error
     except (OSError, SafetensorError) as error:
-        raise ArgumentError(
-            f"Expected a safetensors file written by {writer}, but {path} is not one: {error}."
-        ) from error
+        absent = missing if isinstance(error, FileNotFoundError) else ""
+        raise ArgumentError(absent or refusal(error)) from error
 
 
 def sync(path: Path) -> None:

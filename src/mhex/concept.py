@@ -146,11 +146,9 @@ class Concept:
         if header.get("format") != _FORMAT or "latent" not in tensors:
             raise ArgumentError(f"Expected a file written by Concept.save, but {path} is another one.")
         latent = tensors["latent"]
-        missing = not {"name", "similarity", "examples"} <= header.keys()
-        if missing or not header["examples"].isdecimal() or latent.dim() != 1 or not latent.is_floating_point():
-            raise ArgumentError(
-                f"Expected the name, the similarity, the number of examples and the latent vector of a concept in "
-                f"{path}, but got {header} and a tensor of shape {tuple(latent.shape)}; make it again."
-            )
+        complete = {"name", "similarity", "examples"} <= header.keys() and header["examples"].isdecimal()
+        right = f"the name, the similarity, the number of examples and the latent vector of a concept in {path}"
+        got = f"{header} and a tensor of shape {tuple(latent.shape)}"
+        check_that(complete and latent.dim() == 1 and latent.is_floating_point(), right, got, "; make it again")
         similarity: Any = header["similarity"]
         return cls(latent, header["name"], similarity, int(header["examples"][:18]))

@@ -14,6 +14,8 @@ from mhex.inputs.prepared import finite
 from mhex.registry import Method
 from mhex.targets import ResolvedTarget, Task, probabilities
 
+_TENSORS = ("scores", "special", "logits", "values", "flags")  # parts of findings that are one tensor, or None
+
 
 @dataclass(frozen=True)
 class Findings:
@@ -38,7 +40,7 @@ class Findings:
 
     def tensors(self) -> dict[str, Tensor]:
         """What differs from one batch to the next, by name."""
-        parts = {name: getattr(self, name) for name in ("scores", "special", "logits", "values", "flags")}
+        parts = {name: getattr(self, name) for name in _TENSORS}
         parts |= {f"layers {name}": layer for name, layer in self.layers.items()}
         parts |= {f"diagnostics {name}": finding for name, finding in self.diagnostics.items()}
         parts["index"] = self.resolved.index
@@ -46,18 +48,11 @@ class Findings:
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> "Findings":
         """The same with these in the place of what `tensors` gives."""
-        return replace(
-            self,
-            settings=dict(self.settings),
-            resolved=replace(self.resolved, index=tensors.get("index")),
-            scores=tensors["scores"],
-            special=tensors.get("special"),
-            logits=tensors["logits"],
-            values=tensors.get("values"),
-            layers={name: tensors[f"layers {name}"] for name in self.layers},
-            diagnostics={name: tensors[f"diagnostics {name}"] for name in self.diagnostics},
-            flags=tensors["flags"],
-        )
+        parts: dict[str, Any] = {name: tensors.get(name) for name in _TENSORS}
+        for group in ("layers", "diagnostics"):
+            parts[group] = {name: tensors[f"{group} {name}"] for name in getattr(self, group)}
+        resolved = replace(self.resolved, index=tensors.get("index"))
+        return replace(self, settings=dict(self.settings), resolved=resolved, **parts)
 
     def template(self) -> "Findings":
         """The same without the tensors of the batch but one row of logits."""
@@ -65,10 +60,8 @@ class Findings:
         return replace(self, scores=few, special=None, logits=few, values=None, layers={}, diagnostics={}, reactions=[])
 
     def check(self, prepared: Prepared) -> None:
-        """Refuse inputs, logits and scores that are not finite, and do what the method's own checks ask for.
-
-        All are read together: it is the one place where the device is waited for.
-        """
+        """Refuse inputs, logits and scores that are not finite, and do what the method's own checks ask for."""
+        # All are read together: it is the one place where the device is waited for.
         flags = self.flags.tolist()
         if flags[0]:
             finite(prepared.batch.pixels, "images")

@@ -19,7 +19,7 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, Union
 import torch
 from torch import Tensor
 
-from mhex._settings import check_choice, check_count
+from mhex._settings import check_choice, check_count, check_that
 from mhex.capture import Anatomy, Modality, Needs
 from mhex.capture.operations import Rules as RelevanceRules
 from mhex.errors import ArgumentError, ArgumentTypeError, UnsupportedModelError, unknown_name
@@ -66,11 +66,7 @@ class Registry(Generic[Entry]):
     def decorator(
         self, build: Callable[Concatenate[str, Any, Facts], Entry]
     ) -> Callable[Concatenate[str, Facts], Callable[[Decorated], Decorated]]:
-        """A decorator of functions or classes that registers them.
-
-        Args:
-            build: Makes an entry of a name, a function or class, and the further arguments of the decorator.
-        """
+        """A decorator that registers functions or classes; `build` makes entries of a name, them and its arguments."""
 
         def register(name: str, /, *args: Facts.args, **facts: Facts.kwargs) -> Callable[[Decorated], Decorated]:
             def decorate(decorated: Decorated) -> Decorated:
@@ -174,11 +170,10 @@ class Method:
             check_choice(name, value, [None, *choices] if NoneType in kinds else choices)
         if isinstance(value, Integral) and int in kinds:
             return int(value)
-        number: Any = value
         if not isinstance(value, Real) or float not in kinds:
             return value
-        if not abs(number) <= _LARGEST:
-            raise ArgumentError(f"Expected {name} to be a number up to {_LARGEST:g}, but got {value!r}.")
+        number: Any = value
+        check_that(abs(number) <= _LARGEST, f"{name} to be a number up to {_LARGEST:g}", repr(value))
         return float(number)
 
     def refusal(self, anatomy: Anatomy, tokens: int | None = None, needs: Needs | None = None) -> str:
@@ -194,9 +189,8 @@ class Method:
         if "heads" in keep and anatomy.heads > 1:
             return f"it reads the heads of one model, and {anatomy.heads} parts of this one carry some"
         if "heads" in keep and not anatomy.heads:
-            return (
-                "it reads heads, and the model has none: mhex.attach(model, num_classes) attaches some, to be trained"
-            )
+            attached = "mhex.attach(model, num_classes) attaches some, to be trained"
+            return f"it reads heads, and the model has none: {attached}"
         if anatomy.opaque and (part := self._part_inside(needs, anatomy)):
             return f"it must see {part}, and {anatomy.opaque} does not show its inside"
         if self.takes_gradients and anatomy.cuts_gradient:
@@ -230,39 +224,29 @@ class Method:
     def check_serves(
         self, anatomy: Anatomy, tokens: int | None = None, needs: Needs | None = None, classes: bool = True
     ) -> None:
-        """Refuse a model that the method cannot serve, naming methods that can; arguments as for `refusal`.
-
-        Where the target is no class, methods that explain nothing else are not named.
-        """
+        """Refuse a model that the method cannot serve, naming methods that can; arguments as for `refusal`."""
+        # Where the target is no class, methods that explain nothing else are not named.
         if reason := self.refusal(anatomy, tokens, needs):
             if anatomy.no_scores and classes:  # nor can any other method
                 raise UnsupportedModelError(anatomy.no_scores)
-            able: dict[str, list[str]] = {"": []}  # by condition
+            able: dict[str | None, list[str]] = {"": [], None: []}  # by condition
             for method in METHODS.sorted().values():
                 if classes or method.target != "class":
-                    condition = method.condition(anatomy, tokens)
-                    if condition is not None:
-                        able.setdefault(condition, []).append(method.name)
-            sure = ", ".join(able.pop("")) or "none"
-            hints = [f" Those that can if {condition}: {', '.join(names)}." for condition, names in able.items()]
-            raise UnsupportedModelError(
-                f"Method {self.name!r} cannot explain this {anatomy.family}: {reason}. Methods that can: {sure}."
-                + "".join(hints),
-                reason,
-            )
+                    able.setdefault(method.condition(anatomy, tokens), []).append(method.name)
+            words = f"Method {self.name!r} cannot explain this {anatomy.family}: {reason}. "
+            words += f"Methods that can: {', '.join(able.pop('')) or 'none'}."
+            del able[None]
+            words += "".join(f" Those that can if {why}: {', '.join(names)}." for why, names in able.items())
+            raise UnsupportedModelError(words, reason)
 
     def condition(self, anatomy: Anatomy, tokens: int | None = None) -> str | None:
-        """Under which condition this method can serve a model, in words; empty if it can, None if it cannot.
-
-        Some conditions show in a pass alone. `tokens` is as for `refusal`.
-        """
+        """Under which condition, which shows in a pass alone, it can serve a model; empty if it can, None if not."""
         if self.refusal(anatomy, tokens):
             lacks_mask = anatomy.no_mask and not self.refusal(replace(anatomy, no_mask=False), tokens)
             return "tokenizer=, or fill=, says by which token they hide words" if lacks_mask else None
         if self.rules is not None:
-            return (
-                f"they have rules for all its operations{', and gradients pass through these' * bool(anatomy.own_code)}"
-            )
+            gradients = ", and gradients pass through these" if anatomy.own_code else ""
+            return f"they have rules for all its operations{gradients}"
         return "gradients pass through all its operations" if self.takes_gradients and anatomy.own_code else ""
 
 

@@ -83,12 +83,9 @@ def _rows(index: Tensor, size: int, sample: Samples) -> Tensor:
 
 
 def probabilities(logits: Tensor, multi_label: bool = False) -> Tensor:
-    """Class probabilities (B, C) of logits (B, C), in at least float32; a single output becomes two classes, 0 and 1.
-
-    Multi-label classes are judged one by one: each has its own sigmoid.
-    """
+    """Class probabilities (B, C) of logits (B, C), in at least float32; a single output becomes two classes, 0, 1."""
     logits = full(logits.detach())
-    if multi_label and logits.shape[1] > 1:
+    if multi_label and logits.shape[1] > 1:  # classes are judged one by one
         return logits.sigmoid()
     return torch.cat([-logits, logits], 1).mul(0.5).softmax(1) if logits.shape[1] == 1 else logits.softmax(1)
 
@@ -128,7 +125,11 @@ def resolve_target(
     if target is None:
         return ResolvedTarget(probabilities(logits).argmax(1, keepdim=True), False, task)
     if isinstance(target, str) and (top := re.fullmatch(r"top(\d{1,9})", target)) and target not in (class_names or ()):
-        return ResolvedTarget(_top(int(top[1]), logits, count, task), True, task)
+        k = int(top[1])
+        why = ": regressions rank no classes"
+        check_that(task != "regression", "an output by number or name", f"'top{k}'", why)
+        check_that(1 <= k <= count, f"a target from 'top1' to 'top{count}' for {count} classes", f"'top{k}'")
+        return ResolvedTarget(probabilities(logits).topk(k, dim=1).indices, True, task)
     if isinstance(target, Tensor):
         return _per_sample(target, batch, count, logits.device, task)
     if not items:
@@ -139,13 +140,6 @@ def resolve_target(
     else:  # a few are written by the device itself, which then is not waited for
         index = torch.cat([torch.full((1,), number, device=device) for number in classes])
     return ResolvedTarget(index.expand(batch, -1), several, task)
-
-
-def _top(k: int, logits: Tensor, classes: int, task: Task) -> Tensor:
-    why = ": regressions rank no classes"
-    check_that(task != "regression", "an output by number or name", f"'top{k}'", why)
-    check_that(1 <= k <= classes, f"a target from 'top1' to 'top{classes}' for {classes} classes", f"'top{k}'")
-    return probabilities(logits).topk(k, dim=1).indices
 
 
 def _per_sample(target: Tensor, batch: int, classes: int, device: torch.device, task: Task) -> ResolvedTarget:
@@ -197,10 +191,7 @@ def _class_index(target: Any, classes: int, names: Sequence[str] | None) -> int:
 
 
 def _own_score(function: Callable[[Tensor], Tensor], batch: int, outcome: Outcome, sample: Samples) -> Tensor:
-    """Scores by a function of the user's, which is always given the logits of a whole batch, each sample in its place.
-
-    The outcome and the sample are as for `ResolvedTarget.scores`.
-    """
+    """Scores, as `ResolvedTarget.scores`, by a function of the user's, which is always given a whole batch's logits."""
     logits = full(outcome.logits)
     if sample is not None:
         places = sample.tolist() if isinstance(sample, Tensor) else [sample] * len(logits)
@@ -211,22 +202,17 @@ def _own_score(function: Callable[[Tensor], Tensor], batch: int, outcome: Outcom
 
 
 def _checked_scores(scores: Tensor, logits: Tensor) -> Tensor:
-    if not isinstance(scores, Tensor) or scores.shape != logits.shape[:1]:
-        actual = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
-        raise ArgumentError(
-            f"Expected the target function to return one score per sample, ({logits.shape[0]},), but got {actual}."
-        )
-    if scores.device != logits.device or not scores.is_floating_point() or scores.element_size() == 1:
-        raise ArgumentError(
-            f"Expected the target function to return scores as {logits.dtype} on {logits.device}, as the logits are, "
-            f"but got {scores.dtype} on {scores.device}."
-        )
+    right = "the target function to return "
+    actual = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+    check_that(actual == (len(logits),), f"{right}one score per sample, ({len(logits)},)", actual)
+    usable = scores.device == logits.device and scores.is_floating_point() and scores.element_size() > 1
+    like_logits = f"{right}scores as {logits.dtype} on {logits.device}, as the logits are"
+    check_that(usable, like_logits, f"{scores.dtype} on {scores.device}")
     if logits.requires_grad and not scores.requires_grad:
         raise ArgumentError(
             "Expected the target function to be differentiable, but its scores have no gradient; do not detach."
         )
-    finite = bool(torch.isfinite(scores).all())
-    check_that(finite, "the target function to return finite scores", "NaN or infinity")
+    check_that(bool(torch.isfinite(scores).all()), f"{right}finite scores", "NaN or infinity")
     return scores
 
 

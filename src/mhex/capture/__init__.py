@@ -15,30 +15,7 @@ from mhex.capture.outputs import Ending, Outcome, Outputs, check_outputs, find_e
 from mhex.capture.replay import logits_of, plain_vit
 from mhex.capture.trace import Trace, observe
 
-__all__ = [
-    "Anatomy",
-    "AttentionRecord",
-    "Batch",
-    "Block",
-    "BlockTrace",
-    "Ending",
-    "FeatureLayer",
-    "Modality",
-    "Needs",
-    "Outcome",
-    "Outputs",
-    "Trace",
-    "check_outputs",
-    "find_anatomy",
-    "find_ending",
-    "full",
-    "has_sigmoids",
-    "known_anatomy",
-    "logits_of",
-    "name_of",
-    "observe",
-    "plain_vit",
-    "read_logits",
-    "untouched",
-    "unwrap",
-]
+__all__ = ["Anatomy", "Block", "FeatureLayer", "Modality", "find_anatomy", "known_anatomy", "name_of"]
+__all__ += ["AttentionRecord", "Batch", "BlockTrace", "Needs", "Trace", "full", "observe"]
+__all__ += ["Ending", "Outcome", "Outputs", "check_outputs", "find_ending", "has_sigmoids", "read_logits"]
+__all__ += ["logits_of", "plain_vit", "untouched", "unwrap"]

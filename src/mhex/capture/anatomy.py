@@ -79,9 +79,7 @@ class Anatomy:
     opaque: str = ""  # the first of its parts whose operations cannot be seen one by one, by name; empty if none
     no_scores: str = ""  # why what it returns holds no class scores; empty if it does, or that is not known
     cuts_gradient: str = ""  # the first of its parts that passes no gradient on, by name; empty if none is known
-    own_code: str = (
-        ""  # the first of its parts of an unknown library, by its class: it may cut gradients; empty if none
-    )
+    own_code: str = ""  # the first of its parts of an unknown library, by class: it may cut gradients; empty if none
     no_mask: bool = False  # True of token ids of which it is not known which one stands for a hidden word
 
     def grid(self, height: int, width: int) -> tuple[int, int]:
@@ -94,19 +92,13 @@ class Anatomy:
 
 
 def layout_of(shape: torch.Size, image: torch.Size) -> Layout | None:
-    """How maps of four axes are laid out: height and width have the aspect ratio of the image batch, (B, C, H, W).
-
-    None for maps of a single row or column, and for tensors that are no maps of the image.
-    """
-    layouts: dict[Layout, float] = {}
-    axes: dict[Layout, int] = {"nchw": 2, "nhwc": 1}  # of the height
-    for layout, axis in axes.items():
-        rows, columns = shape[axis], shape[axis + 1]
-        if min(rows, columns) > 1:
-            layouts[layout] = abs(math.log((image[2] / rows) / (image[3] / columns)))
-    best = min(layouts, key=layouts.__getitem__, default=None)
+    """How maps of four axes are laid out, by the aspect ratio of the images, (B, C, H, W); None for other tensors."""
+    sides: dict[Layout, torch.Size] = {"nchw": shape[2:], "nhwc": shape[1:3]}
+    maps = {layout: side for layout, side in sides.items() if min(side) > 1}
+    skew = {layout: abs(math.log(image[2] / rows / (image[3] / columns))) for layout, (rows, columns) in maps.items()}
+    best = min(skew, key=skew.__getitem__, default=None)
     # Odd sizes are rounded at every stride, so both sides are shrunk alike only roughly.
-    return best if best is not None and layouts[best] < 0.2 else None
+    return best if best is not None and skew[best] < 0.2 else None
 
 
 def grid_of(tokens: int, image: torch.Size) -> tuple[int, int]:
@@ -114,17 +106,14 @@ def grid_of(tokens: int, image: torch.Size) -> tuple[int, int]:
     rows = round(math.sqrt(tokens * image[2] / image[3]))
     columns = 0 if rows == 0 else tokens // rows
     if rows * columns != tokens or rows * image[3] != columns * image[2]:
-        raise CaptureError(
-            f"Expected tokens in a grid of the shape of the {image[2]}x{image[3]} image, but {tokens} do not form one."
-        )
+        size = f"{image[2]}x{image[3]}"
+        raise CaptureError(f"Expected tokens in a grid of the shape of the {size} image, but {tokens} do not form one.")
     return rows, columns
 
 
 def is_a(model: nn.Module, package: str, *names: str) -> bool:
-    """True if the model's class, or one it derives from, has one of `names` and lives in `package`.
-
-    Looking at names rather than importing the package keeps `import mhex` light.
-    """
+    """True if the model's class, or one it derives from, has one of `names` and lives in `package`."""
+    # Looking at names rather than importing the package keeps `import mhex` light.
     return any(c.__name__ in names and c.__module__.startswith(package) for c in type(model).__mro__)
 
 
@@ -164,7 +153,7 @@ def name_of(model: nn.Module, module: nn.Module) -> str:
 
 
 def readout_vector(anatomy: Anatomy, spatial: Tensor, dtype: torch.dtype) -> Tensor:
-    """The read-out vector `w`, (B, N): the share of each token in what the head reads; rows sum to 1.
+    """The read-out vector `w`, (B, N), rows summing to 1: shares of tokens in what the head reads.
 
     `spatial`, bool (B, N), is True at patches or real words. The read-outs `"pool"` and `"measured"` need a pass.
     """

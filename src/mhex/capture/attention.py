@@ -121,11 +121,9 @@ def multi_head_attention(
     average_attn_weights: bool = True,
     is_causal: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """Same arguments and result as torch's function, in evaluation mode; tensors are (N, B, D).
-
-    `torch.nn.functional.multi_head_attention_forward` hides its inner calls from a function mode. While a model is
-    observed, this function stands in for it.
-    """
+    """Same arguments and result as torch's function, in evaluation mode; tensors are (N, B, D)."""
+    # `torch.nn.functional.multi_head_attention_forward` hides its inner calls from a function mode. While a model is
+    # observed, this function stands in for it.
     if bias_k is not None or bias_v is not None or add_zero_attn or static_k is not None or static_v is not None:
         raise CaptureError("nn.MultiheadAttention with bias_k, bias_v or add_zero_attn cannot be explained yet.")
     if query.dim() != 3:

@@ -215,10 +215,8 @@ def _counted(name: str, mask: Tensor) -> Tensor:
 
 
 def first_and_last(ids: Tensor, real: Tensor) -> Tensor:
-    """Bool (B, T): True at the first and the last real token of each sample, and at others with one of their ids.
-
-    In BERT-like models these are the class and the separator token. `real`, bool (B, T), is False at padding.
-    """
+    """Bool (B, T): True at the first and the last `real` token of each sample, and at others with one of their ids."""
+    # In BERT-like models these are the class and the separator token.
     first, last = real.int().argmax(1), real.shape[1] - 1 - real.flip(1).int().argmax(1)
     ends = ids.gather(1, torch.stack([first, last], 1))
     return (ids[:, :, None] == ends[:, None, :]).any(-1) & real

@@ -49,11 +49,9 @@ class BlockTrace:
         return self.attention_record.z
 
     def attention(self, rows: slice = EVERY) -> Tensor:
-        """Attention probabilities `A` of all queries or some rows, (B, H, N, N), at least float32; not to be changed.
-
-        It is rebuilt from q and k. It is stored only for several targets, and only while it is small beside the graph
-        of its block, which holds some 17 d numbers per token and head where `A` holds N.
-        """
+        """Attention probabilities `A` of all queries or some rows, (B, H, N, N), at least float32; do not change it."""
+        # It is rebuilt from q and k. It is stored only for several targets, and only while it is small beside the graph
+        # of its block, which holds some 17 d numbers per token and head where `A` holds N.
         if rows != EVERY:
             return self.attention_record.probabilities(rows)
         if self._attention is not None:
@@ -68,10 +66,8 @@ class BlockTrace:
         return self.attention_record.gradient(z_gradient)
 
     def through(self, row: Tensor, z_gradient: Tensor | None = None, rows: slice = EVERY) -> Tensor:
-        """`r A`, (B, H, N), of a row `r` (B, N); or `r (A * dy/dA)^+`, from `dy/dz`, (B, H, N, d).
-
-        With `rows`, other rows of `A` are not read. Of half precision on a GPU, `A` is never written to memory.
-        """
+        """`r A`, (B, H, N), of a row `r` (B, N) and all or some rows of `A`; or `r (A * dy/dA)^+`, from `dy/dz`."""
+        # Of half precision on a GPU, `A` is never written to memory.
         record, row = self.attention_record, full(row[:, rows])
         z_gradient = None if z_gradient is None else z_gradient[:, :, rows].detach()
         fused = self._fused_rows(rows) if z_gradient is None or z_gradient.dtype == record.value.dtype else None

@@ -3,8 +3,8 @@
 import threading
 import traceback
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import ExitStack
 from dataclasses import fields, replace
 from typing import Any, Generic, TypeVar
 
@@ -24,7 +24,6 @@ Work = Callable[[dict[str, Tensor]], tuple[dict[str, Tensor], T]]
 _MOST = 8  # recordings of an explainer: each keeps the memory of a pass
 _BEFORE = 2  # batches of a shape that are explained before one is recorded
 _MANY = 1000  # kinds of calls that are counted
-_SYNC_MODES = ("default", "warn", "error")
 
 
 def tensors_of(batch: Batch) -> dict[str, Tensor]:
@@ -75,10 +74,14 @@ class Recording(Generic[T]):
         self.graph, self.lock = torch.cuda.CUDAGraph(), threading.Lock()
         self.done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self.device = next(iter(self.inputs.values())).device
-        with _recording(), torch.cuda.device(self.device):
+        with ExitStack() as recording, torch.cuda.device(self.device):
+            recording.callback(setattr, THIS_THREAD, "records", False)
+            THIS_THREAD.records = True
             side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side), _no_waiting():
+            with torch.cuda.stream(side), ExitStack() as asking:
+                asking.callback(torch.cuda.set_sync_debug_mode, torch.cuda.get_sync_debug_mode())
+                torch.cuda.set_sync_debug_mode("error")  # an operation that would wait for the device is an error
                 work(self.inputs)
             torch.cuda.current_stream().wait_stream(side)
             with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
@@ -107,12 +110,7 @@ class Recordings(Generic[T]):
         self.inventory: Inventory | None = None
 
     def get(
-        self,
-        key: Hashable,
-        model: nn.Module,
-        inventory: Inventory,
-        work: Work[T],
-        inputs: Mapping[str, Tensor],
+        self, key: Hashable, model: nn.Module, inventory: Inventory, work: Work[T], inputs: Mapping[str, Tensor]
     ) -> Recording[T] | None:
         """The recording for a key, made if it is time for it; None if there is none."""
         with self.lock:
@@ -140,23 +138,3 @@ class Recordings(Generic[T]):
         """Forget everything, and give the memory back."""
         for entries in (self.calls, self.refusals, self.graphs):
             entries.clear()
-
-
-@contextmanager
-def _recording() -> Iterator[None]:
-    THIS_THREAD.records = True
-    try:
-        yield
-    finally:
-        THIS_THREAD.records = False
-
-
-@contextmanager
-def _no_waiting() -> Iterator[None]:
-    """While open, an operation that would wait for the device is an error."""
-    before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode(_SYNC_MODES[before])

@@ -12,11 +12,7 @@ from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.modules.module import (
-    _global_forward_hooks,
-    _global_forward_hooks_with_kwargs,
-    _global_forward_pre_hooks,
-)
+from torch.nn.modules.module import _global_forward_hooks, _global_forward_hooks_with_kwargs, _global_forward_pre_hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
@@ -34,11 +30,9 @@ SDPA = F.scaled_dot_product_attention
 def hook_each(
     stack: ExitStack, modules: Iterable[nn.Module | None], before: See | None = None, after: See | None = None
 ) -> None:
-    """Hook every distinct module once, for the time of `stack`; None among them is passed over.
-
-    `before` sees the first tensor argument, `after` the output (of a tuple, its first item); what they return
-    replaces it.
-    """
+    """Hook every distinct module once, for the time of `stack`; None among them is passed over."""
+    # `before` sees the first tensor argument, `after` the output (of a tuple, its first item); what they return
+    # replaces it.
     for module in dict.fromkeys(m for m in modules if m is not None):
         if before is not None:
             hook = of_this_thread(partial(_change_input, before))
@@ -83,11 +77,9 @@ def on_gradient(tensor: Tensor, change: Callable[[Tensor], Tensor | None]) -> Re
 
 
 def straighten_norms(stack: ExitStack, modules: Iterable[nn.Module]) -> None:
-    """Let the batch norms among `modules` have inputs and gradients of the usual layout, for the time of `stack`.
-
-    On a CPU, the gradient of torch's batch norm is wrong where maps of one sample were tokens before, or become tokens
-    after it: one of the two is laid out with channels last then, and taken for one with channels first.
-    """
+    """Let the batch norms among `modules` have inputs and gradients of the usual layout, for the time of `stack`."""
+    # On a CPU, the gradient of torch's batch norm is wrong where maps of one sample were tokens before, or become
+    # tokens after it: one of the two is laid out with channels last then, and taken for one with channels first.
     for module in modules:
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             stack.callback(module.register_forward_pre_hook(_straight_input).remove)
@@ -180,10 +172,7 @@ def unfollow_calls(model: nn.Module, guest: Guest) -> None:
 
 
 class FunctionTap(TorchFunctionMode):
-    """Routes operations to their rules, if there are any, and attention to `on_attention(attend, *args, **kwargs)`.
-
-    `attend` is the fused kernel, or the rule that stands for it.
-    """
+    """Routes operations to their rules, if there are any, and attention to `on_attention(attend, *args, **kwargs)`."""
 
     def __init__(self, on_attention: Callable[..., Any], flow: RuledPass | None = None) -> None:
         super().__init__()
@@ -198,7 +187,7 @@ class FunctionTap(TorchFunctionMode):
             # The mode is off while it handles a call; entering it again shows the calls inside.
             with self, self.flow.straight() if self.flow is not None else nullcontext():
                 return multi_head_attention(*args, **kwargs)
-        if func is SDPA:
+        if func is SDPA:  # the fused kernel, or the rule that stands for it
             attend = SDPA if self.flow is None else lambda *a, **k: self.flow(SDPA, a, k)
             return self.on_attention(attend, *args, **kwargs)
         return func(*args, **kwargs) if self.flow is None else self.flow(func, args, kwargs)

@@ -20,27 +20,20 @@ _SWITCHES = frozenset(("training", "fused_attn", "grad_checkpointing"))  # what 
 
 
 class Inventory:
-    """Modules and parameters of a model, and facts about it that hold until one of them is another.
-
-    It refers to everything below the model and never to the model itself, so that it dies with the model.
-    """
+    """Modules and parameters of a model, and facts about it that hold until one of them is another."""
 
     def __init__(self, model: nn.Module) -> None:
         everything, names = _walk(model)
-        self.below = everything[1:]
+        self.below = everything[1:]  # without the model itself, so that the inventory dies with the model
         self.names = names  # that modules have in the one around them
-        self.has_scripts = any(isinstance(m, torch.jit.ScriptModule) for m in everything)
+        plain = [m for m in everything if not isinstance(m, torch.jit.ScriptModule)]
+        self.has_scripts = len(plain) < len(everything)
         self.parameters = [p for m in everything for p in m._parameters.values() if p is not None]
         self.keys = frozenset(map(id, chain(everything, self.parameters)))
         self.device = self.parameters[0].device if self.parameters else torch.device("cpu")
         self.is_half = any(p.dtype in HALF for p in self.parameters)
         self.norms = [m for m in self.below if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-        self._tables: list[dict[str, Any]] = [
-            table
-            for module in everything
-            if not isinstance(module, torch.jit.ScriptModule)
-            for table in (module._modules, module._parameters, module._buffers)
-        ]
+        self._tables: list[dict[str, Any]] = [t for m in plain for t in (m._modules, m._parameters, m._buffers)]
         self.hooks = [getattr(module, name) for module in self.below for name in HOOKS]
         # Weights of other kinds may have no address, or lie in several places.
         buffers = [b for m in everything for b in m._buffers.values() if type(b) is Tensor]

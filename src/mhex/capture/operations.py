@@ -56,16 +56,13 @@ LINEAR = frozenset(("linear", "convolution", "batch_norm", "add", "subtract", "n
 
 # Written in place, they would change what rules keep for the way back: the same out of place stands in.
 OUT_OF_PLACE: dict[Function, Function] = {
-    torch.relu_: torch.relu,
-    torch.tanh_: torch.tanh,
-    torch.sigmoid_: torch.sigmoid,
     F.leaky_relu_: F.leaky_relu,
     F.elu_: F.elu,
     F.hardtanh_: F.hardtanh,
-    Tensor.relu_: torch.relu,
-    Tensor.tanh_: torch.tanh,
-    Tensor.sigmoid_: torch.sigmoid,
     Tensor.neg_: torch.neg,
+    **dict.fromkeys((torch.relu_, Tensor.relu_), torch.relu),
+    **dict.fromkeys((torch.tanh_, Tensor.tanh_), torch.tanh),
+    **dict.fromkeys((torch.sigmoid_, Tensor.sigmoid_), torch.sigmoid),
     Tensor.masked_fill_: Tensor.masked_fill,
     **dict.fromkeys((Tensor.add_, Tensor.__iadd__), torch.add),
     **dict.fromkeys((Tensor.sub_, Tensor.subtract_, Tensor.__isub__), torch.sub),

@@ -76,7 +76,6 @@ def as_vector(latent: Tensor) -> Tensor:
 def bare_outcome(output: Any, batch: int | None, refusal: str) -> Outcome:
     """Outcome of a model without a known classifier: its latent vector (B, D), in place of scores too.
 
-    It is the tensor (B, D) that the model returned, or the first token of the `last_hidden_state` of Hugging Face.
     `refusal` says why what it returned is no latent vector; it is empty if it is one.
     """
     if refusal:
@@ -93,10 +92,7 @@ def bare_outcome(output: Any, batch: int | None, refusal: str) -> Outcome:
 
 
 def read_logits(output: Any, batch: int | None = None) -> Tensor:
-    """Class scores (B, C) from a tensor, a tuple, a dictionary or a Hugging Face output object, or an error.
-
-    `batch` is the number of samples B that the model was given, if known.
-    """
+    """Class scores (B, C) from a tensor, tuple, dictionary or Hugging Face output; `batch` is B, where it is known."""
     if getattr(output, "last_hidden_state", None) is not None and getattr(output, "logits", None) is None:
         raise UnsupportedModelError(
             f"Expected class scores, but {type(output).__name__} holds hidden states: the model has no classifier. "
@@ -305,11 +301,10 @@ def _sum_to_one(values: Tensor, rounding: float) -> bool:
 
 
 class _EndingMode(TorchFunctionMode):
-    """Notes what made each tensor of a pass (views of it were made by the same), or leaves out one activation.
+    """Notes what made each tensor of a pass (views of it were made by the same), or leaves out one activation."""
 
-    The argument of the call that is left out stands for what it returns. Calls of activations are counted apart by the
-    sizes of their argument.
-    """
+    # The argument of the call that is left out stands for what it returns. Calls of activations are counted apart by
+    # the sizes of their argument.
 
     def __init__(self, left_out: Ending | None = None) -> None:
         super().__init__()

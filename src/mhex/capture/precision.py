@@ -10,18 +10,8 @@ from torch import Tensor
 
 _KINDS = ("cpu", "cuda", "mps", "xpu")  # of devices that have an autocast
 HALF = (torch.bfloat16, torch.float16)
-
-
 Autocasts = tuple[tuple[str, torch.dtype], ...]  # kinds of devices on which autocast is on, each with its dtype
-
-
-class _Ambient(threading.local):
-    """Autocasts of the user's call on this thread; None while no model is guarded."""
-
-    autocasts: Autocasts | None = None
-
-
-_AMBIENT = _Ambient()
+_AMBIENT = threading.local()  # `autocasts` of the user's call on a thread; None, or nothing, while no model is guarded
 
 
 def ambient_precision() -> Autocasts:
@@ -42,18 +32,19 @@ def precision(autocasts: Autocasts) -> Iterator[None]:
 
 def user_precision() -> AbstractContextManager[None]:
     """While open, a guarded model computes as in the user's own call: under autocast if that was made under it."""
-    return precision(_AMBIENT.autocasts or ())
+    return precision(getattr(_AMBIENT, "autocasts", None) or ())
 
 
 def halves_on(kind: str) -> bool:
     """Whether the user's own call was made under an autocast to half precision on devices of this kind."""
-    return any(device == kind and dtype in HALF for device, dtype in _AMBIENT.autocasts or ())
+    autocasts: Autocasts = getattr(_AMBIENT, "autocasts", None) or ()
+    return any(device == kind and dtype in HALF for device, dtype in autocasts)
 
 
 @contextmanager
 def float32_arithmetic() -> Iterator[None]:
     """While open, autocast is off; `user_precision` turns it on again for calls of the model."""
-    before, autocasts = _AMBIENT.autocasts, ambient_precision()
+    before, autocasts = getattr(_AMBIENT, "autocasts", None), ambient_precision()
     with ExitStack() as stack:
         if before is None or autocasts:
             _AMBIENT.autocasts = autocasts
@@ -66,10 +57,8 @@ def float32_arithmetic() -> Iterator[None]:
 
 
 def wide_matmul(a: Tensor, b: Tensor, factor: float = 1.0) -> Tensor:
-    """`factor a b^T` of tensors (B, H, N, d) and (B, H, M, d), without a graph, summed up in at least float32.
-
-    A GPU multiplies numbers of half precision as they are, on its tensor cores; other devices convert them first.
-    """
+    """`factor a b^T` of tensors (B, H, N, d) and (B, H, M, d), without a graph, summed up in at least float32."""
+    # A GPU multiplies numbers of half precision as they are, on its tensor cores; other devices convert them first.
     a, b = a.detach(), b.detach()
     if a.is_cuda and a.dtype == b.dtype and a.dtype in HALF:
         rows, exact = a.flatten(0, 1), math.frexp(factor)[0] == 0.5  # a power of two rounds nothing
@@ -81,10 +70,8 @@ def wide_matmul(a: Tensor, b: Tensor, factor: float = 1.0) -> Tensor:
 
 
 def rows_product(rows: Tensor, matrices: Tensor) -> Tensor:
-    """`r M`, (B, K, N), of rows (B, K, C) and matrices (B, C, N), in at least float32.
-
-    On a GPU, matrices of half precision are read as they are, and each row is the sum of two of that precision.
-    """
+    """`r M`, (B, K, N), of rows (B, K, C) and matrices (B, C, N), in at least float32."""
+    # On a GPU, matrices of half precision are read as they are, and each row is the sum of two of that precision.
     wide = torch.promote_types(torch.promote_types(rows.dtype, matrices.dtype), torch.float32)
     if not (matrices.is_cuda and matrices.dtype in HALF and wide == torch.float32):
         return rows.to(wide) @ matrices.to(wide)
@@ -94,12 +81,10 @@ def rows_product(rows: Tensor, matrices: Tensor) -> Tensor:
     return product[:, : rows.shape[1]] + product[:, rows.shape[1] :]
 
 
-def split_product(x: Tensor, weight: Tensor) -> Tensor:
-    """`x W^T`, (..., O), of float32 `x` (..., K) and `W` (O, K), on the tensor cores of a GPU for half precision.
-
-    Each number is the sum of two of bfloat16, and of the four products that of the two lower parts is left out: it is
-    some 2**-16 of the first. They are one product of three times the columns.
-    """
+def split_product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`x W^T + b`, (..., O), of float32 `x` (..., K) and `W` (O, K), on a GPU's tensor cores for half precision."""
+    # Each number is the sum of two of bfloat16, and of the four products that of the two lower parts is left out: it is
+    # some 2**-16 of the first. They are one product of three times the columns.
     rows = x.flatten(0, -2)
     (high, low), (heavy, light) = _halves(rows), _halves(weight)
     left, right = torch.cat([high, low, high], 1), torch.cat([heavy, heavy, light], 1)
@@ -107,7 +92,7 @@ def split_product(x: Tensor, weight: Tensor) -> Tensor:
         product: Tensor = torch.mm(left, right.mT, out_dtype=torch.float32)
     else:
         product = left.float() @ right.float().mT
-    return product.view(*x.shape[:-1], len(weight))
+    return (product if bias is None else product.add_(bias)).view(*x.shape[:-1], len(weight))
 
 
 def _halves(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -29,18 +29,12 @@ _TRAINED = (
 )
 
 
-class _ThisThread(threading.local):
-    """What each thread knows of itself."""
-
-    records = False  # it records what a GPU does
-
-
-THIS_THREAD = _ThisThread()
+THIS_THREAD = threading.local()  # `records` while a thread records what a GPU does
 
 
 def is_recording() -> bool:
     """Whether this thread records what a GPU does, so that nothing can be asked of it."""
-    return THIS_THREAD.records
+    return getattr(THIS_THREAD, "records", False)
 
 
 class _Holds:
@@ -99,10 +93,7 @@ def of_this_thread(hook: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def turn(keys: frozenset[int]) -> Iterator[bool]:
-    """Have a model alone, by the ids of its modules and parameters; waits while another thread has a part of it.
-
-    Yields False within another turn of this thread with the same model.
-    """
+    """Have a model alone, by ids of its parts, once no other thread has one; False inside a turn of this thread."""
     thread = get_ident()
     with _FREE:
         if not _HOLDS.is_free(keys, thread) and any(owner == thread for _, owner in _HOLDS.pairs):
@@ -185,10 +176,8 @@ _new_threads_watched = Shared(_watching)
 
 
 def _watch(before: Any, frame: FrameType, event: str, argument: Any) -> None:
-    """Profile function of a thread that began while a model was explained: it waits before it uses that model.
-
-    The profile function that the user has set, `before`, comes when the explanation is over.
-    """
+    """Profile function of a thread that began while a model was explained: it waits before it uses that model."""
+    # The profile function that the user has set, `before`, comes when the explanation is over.
     if not _HOLDS.pairs:
         sys.setprofile(before)
     elif event == "call" and (key := _part_used(frame, _HOLDS)) is not None:

@@ -111,10 +111,8 @@ class Trace(ObservedPass):
         return self.once("readout", self._find_readout)
 
     def _find_readout(self) -> Tensor:
-        """Of an unknown architecture, each final token's share in the gradient of the top score, by a further pass.
-
-        Of a model without a classifier, in that of the length of its latent vector.
-        """
+        """Of an unknown architecture, each final token's share in the gradient of the top score, by a further pass."""
+        # Of a model without a classifier, in that of the length of its latent vector.
         if self.pool is not None:
             return self.pool.probabilities().mean(1)[:, 0]
         if self.anatomy.readout != "measured":
@@ -150,10 +148,8 @@ class Trace(ObservedPass):
             yield trace
 
     def gradient(self, y: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """`dy_n/dt` for every kept tensor `t`, from one score per sample, (B,).
-
-        Samples are independent, so the sum over the batch is differentiated.
-        """
+        """`dy_n/dt` for every kept tensor `t`, from one score per sample, (B,)."""
+        # Samples are independent, so the sum over the batch is differentiated.
         if not y.requires_grad:
             raise CaptureError(_CUT)
         return self.carried(y, torch.ones_like(y), tensors)
@@ -210,18 +206,14 @@ class Trace(ObservedPass):
         return value
 
     def check_later(self, flag: Tensor, react: Callable[[], None]) -> None:
-        """Have `react()` called when the method is done, if `flag`, a single bool, is true.
-
-        All flags are read together, so that the device is waited for once.
-        """
+        """Have `react()` called when the method is done, if `flag`, a single bool, is true."""
+        # All flags are read together, so that the device is waited for once.
         self.checks.append((flag, react))
 
     def noise(self, step: int, *shape: int) -> Tensor:
-        """Standard normal numbers, float32, that depend on the user's seed, `step` and the kind of device alone.
-
-        For texts a longer first axis begins with the same numbers, so that a text gets the same alone and padded in a
-        batch: drawn on the CPU, where torch fills whole groups of 16 one after the other.
-        """
+        """Standard normal numbers, float32, that depend on the user's seed, `step` and the kind of device alone."""
+        # For texts a longer first axis begins with the same numbers, so that a text gets the same alone and padded in a
+        # batch: drawn on the CPU, where torch fills whole groups of 16 one after the other.
         self.is_random = True
         device = self.logits.device if self.batch.modality == "image" else torch.device("cpu")
         generator = torch.Generator(device).manual_seed((self.seed * 1_000_003 + step) % 2**63)
@@ -251,17 +243,14 @@ class Trace(ObservedPass):
             if self.anatomy.sequence_first:
                 tensor = tensor.transpose(0, 1)
             return self.on_grid(tensor.mT)
-        if tensor.dim() != 4:
-            raise CaptureError(
-                f"Expected feature maps of 4 axes or tokens of 3, but the layer gave {tuple(tensor.shape)}."
-            )
+        shape = tuple(tensor.shape)
+        if len(shape) != 4:
+            raise CaptureError(f"Expected feature maps of 4 axes or tokens of 3, but the layer gave {shape}.")
         layer = self.anatomy.features
         layout = (None if layer is None else layer.layout) or layout_of(tensor.shape, self.batch.pixels.shape)
         if layout is None:
-            raise CaptureError(
-                f"Expected feature maps with the aspect ratio of the image, but the layer gave {tuple(tensor.shape)}; "
-                "name another one with layer=."
-            )
+            right = "feature maps with the aspect ratio of the image"
+            raise CaptureError(f"Expected {right}, but the layer gave {shape}; name another one with layer=.")
         return tensor.permute(0, 3, 1, 2) if layout == "nhwc" else tensor
 
     def grid(self) -> tuple[int, int]:
@@ -269,18 +258,14 @@ class Trace(ObservedPass):
         return self.anatomy.grid(*self.batch.pixels.shape[-2:])
 
     def on_grid(self, scores: Tensor) -> Tensor:
-        """Scores of tokens (..., N) as they lie: (..., h, w) without prefix tokens, or (..., T) with 0 at padding.
-
-        Maps (B, K, h, w) stay as they are. Where the patch size is not known, the tokens must fill a grid of the
-        shape of the image.
-        """
-        if scores.dim() == 4:
+        """Scores of tokens (..., N) as they lie: (..., h, w) without prefix tokens, or (..., T) with 0 at padding."""
+        if scores.dim() == 4:  # maps already
             return scores
         if self.batch.modality == "text":
             if self.batch.real is None or scores.shape[-1] != self.batch.real.shape[1]:
                 raise CaptureError(f"Expected one score per token of the text, but the layer has {scores.shape[-1]}.")
             return scores.where(self.batch.real.reshape(-1, *[1] * (scores.dim() - 2), scores.shape[-1]), 0.0)
-        if self.anatomy.patch is None:
+        if self.anatomy.patch is None:  # then the tokens must fill a grid of the shape of the image
             return scores.reshape(*scores.shape[:-1], *grid_of(scores.shape[-1], self.batch.pixels.shape))
         rows, columns = self.grid()
         prefix, count = self.anatomy.prefix_tokens, rows * columns
@@ -292,11 +277,8 @@ class Trace(ObservedPass):
         return scores[..., prefix:].reshape(*scores.shape[:-1], rows, columns)
 
     def place(self, scores: Tensor) -> Tensor:
-        """Put token scores (B, N) where they belong: (B, h, w) for images, (B, T) for text with special tokens at 0.
-
-        Scores that are a map already, (B, h, w), stay as they are.
-        """
-        if scores.dim() == 3:
+        """Token scores (B, N) where they belong: (B, h, w) for images, (B, T) for text with special tokens at 0."""
+        if scores.dim() == 3:  # a map already
             return scores
         if self.batch.modality == "text":
             return scores.where(self.batch.spatial(scores.shape[1], 0), 0.0)
@@ -377,11 +359,9 @@ def gives_logits(heads: bool) -> str:
 def _needs_straight_norms(
     inventory: Inventory, anatomy: Anatomy, batch: Batch, needs: Needs, rules: Rules | None
 ) -> bool:
-    """Whether a gradient may go back through batch norms that torch gets wrong; see `straighten_norms`.
-
-    None lies above the feature maps that a model has by default. Rules replace gradients, and know layers by their
-    tensors.
-    """
+    """Whether a gradient may go back through batch norms that torch gets wrong; see `straighten_norms`."""
+    # None lies above the feature maps that a model has by default. Rules replace gradients, and know layers by their
+    # tensors.
     above = needs.graph == "features" and anatomy.features is not None and anatomy.features.layout is not None
     ruled = rules is not None and not rules.partial
     return bool(inventory.norms) and inventory.device.type == "cpu" and not above and not ruled

@@ -182,10 +182,9 @@ def pooled_sum(x: Tensor, r: Tensor, axis: int, keep: Tensor | None, relu: Relu)
 def gated_sum(
     gate: Tensor | None, x: Tensor, r: Tensor, axis: int, target: GateTarget, branch_first: bool = False
 ) -> Tensor:
-    """`g * x + r`, or `g * (x + r)` for the target `"sum"`; a gate is (B, C), (1, C) for all samples, or None for 1.
-
-    The sum lies in memory as the host's own (`r + x` if `branch_first`): what follows may add up values in that order.
-    """
+    """`g * x + r`, or `g * (x + r)` for the target `"sum"`; a gate is (B, C), (1, C) for all samples, or None for 1."""
+    # The sum lies in memory as the host's own (`r + x` if `branch_first`): what follows may add up values in that
+    # order.
     if gate is None:
         return r + x if branch_first else x + r
     spread = gate.to(x.dtype).reshape([gate.shape[0], *(gate.shape[1] if i == axis else 1 for i in range(1, x.dim()))])

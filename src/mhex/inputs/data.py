@@ -188,10 +188,8 @@ def count_batches(data: Any, size: int, limit: int | None = None) -> int | None:
 
 
 def _checked_parts(batch: Any) -> Parts:
-    """Parts of a batch; more or fewer labels, masks or arguments than inputs are refused, and tensors not dense.
-
-    An argument of the model with a single row, such as position numbers (1, T), is shared by all samples.
-    """
+    """Parts of a batch; more or fewer labels, masks or arguments than inputs are refused, and tensors not dense."""
+    # An argument of the model with a single row, such as position numbers (1, T), is shared by all samples.
     parts = _dense(parts_of(batch))
     count = length(parts["inputs"])
     arguments = parts["inputs"].items() if isinstance(parts["inputs"], Mapping) else ()

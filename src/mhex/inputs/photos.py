@@ -110,10 +110,8 @@ def scaled(values: Any, window: Window) -> Any:
 
 
 def drawn_photo(picture: Any) -> Image:
-    """A photo, or an image tensor (C, H, W), in RGB and at most `LARGEST` pixels wide and high, as pictures show it.
-
-    How a tensor was normalised is not known, so it is stretched from black to white.
-    """
+    """A photo, or an image tensor (C, H, W), in RGB and at most `LARGEST` pixels wide and high, as pictures show it."""
+    # How a tensor was normalised is not known, so it is stretched from black to white.
     from PIL import Image
 
     if isinstance(picture, Image.Image):
@@ -181,10 +179,8 @@ def _significant_bits(file: Any) -> int | None:
 
 
 def _tiff_range(tags: Any, bits: int) -> Window | None:
-    """The range that a TIFF file states: by a depth that is no whole byte, or a largest value of a smaller depth.
-
-    Writers also put the largest value of the picture itself there, so other numbers than 2 ** n - 1 state nothing.
-    """
+    """The range that a TIFF file states: by a depth that is no whole byte, or a largest value of a smaller depth."""
+    # Writers also put the largest value of the picture itself there, so other numbers than 2 ** n - 1 state nothing.
     if 8 < bits < 16:
         return 0.0, 2.0**bits - 1
     ends = [tags.get(unsigned, tags.get(signed)) for unsigned, signed in ((_MIN, _SIGNED_MIN), (_MAX, _SIGNED_MAX))]

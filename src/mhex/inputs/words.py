@@ -19,11 +19,9 @@ MARKS = ("Ġ", "▁")  # how tokenizers write the space before a word
 
 
 def word_runs(words: Sequence[int | None]) -> list[tuple[int, int]]:
-    """Start and end of each word among the tokens; a token of no word stands alone.
-
-    Words of a second text are counted from 0 again. A special token stands between the two, so that runs of equal
-    numbers are words.
-    """
+    """Start and end of each word among the tokens; a token of no word stands alone."""
+    # Words of a second text are counted from 0 again. A special token stands between the two, so that runs of equal
+    # numbers are words.
     starts = [i for i, word in enumerate(words) if word is None or i == 0 or word != words[i - 1]]
     return list(zip(starts, [*starts[1:], len(words)], strict=True))
 

@@ -103,11 +103,9 @@ def unjudged_in(rows: Any) -> list[int]:
 
 
 def explain_seconds(rows: Any) -> dict[str, float]:
-    """What an explanation took, by method: the median over samples.
-
-    A sample may have been explained more than once; what was read from a cache took next to nothing, so the longest
-    counts. Samples that could not be judged have NaN.
-    """
+    """What an explanation took, by method: the median over samples."""
+    # A sample may have been explained more than once; what was read from a cache took next to nothing, so the longest
+    # counts. Samples that could not be judged have NaN.
     longest = rows.group_by(["method", "options", "image", "input"]).aggregate([("explain_seconds", "max")])
     times: dict[str, list[float]] = {name: [] for name in labels_of(rows)}
     for name, (seconds,) in zip(labels_of(longest), records(longest, "explain_seconds_max"), strict=True):
@@ -194,11 +192,9 @@ def _check_settings(rows: Iterable[Row]) -> None:
 
 
 def _check_samples(before: Iterable[Row], rows: Iterable[Row], samples: set[SampleKey], new: set[SampleKey]) -> None:
-    """Refuse rows whose samples cannot be paired.
-
-    With a common sample both are of the same data, where a number must not stand for two samples. Without one, more
-    samples of the same methods are welcome, and other methods cannot be compared.
-    """
+    """Refuse rows whose samples cannot be paired."""
+    # With a common sample both are of the same data, where a number must not stand for two samples. Without one, more
+    # samples of the same methods are welcome, and other methods cannot be compared.
     if common := samples & new:
         wrong = sorted({image for image, _ in samples - common} & {image for image, _ in new - common})
         if wrong:

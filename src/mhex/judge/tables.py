@@ -163,11 +163,10 @@ def _verdicts(metric: PerImage, numbers: Numbers, outputs: int) -> list[Verdict]
 
 
 def verdicts(names: Sequence[str], tested: PairTests, higher: bool) -> Verdict:
-    """What tests of all pairs show.
-
-    Pairs of methods are corrected (Holm) for these pairs alone, and those with the random control for these: a control
-    that happens to do well by chance, and pairs of controls, would otherwise take from what can be shown of methods.
-    """
+    """What tests of all pairs show."""
+    # Pairs of methods are corrected (Holm) for these pairs alone, and those with the random control for these: a
+    # control that happens to do well by chance, and pairs of controls, would otherwise take from what can be shown of
+    # methods.
     methods = [m for m, name in enumerate(names) if not is_control(name) and bool(tested.counts[m])]
     spans = tested.n[tested.n > 0].tolist()
     images = (min(spans), max(spans)) if spans else None

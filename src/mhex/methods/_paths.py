@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mhex._settings import check_that
 from mhex.capture import Needs, Trace
-from mhex.errors import ArgumentError, CaptureError, warn
+from mhex.errors import CaptureError, warn
 from mhex.methods._shared import detach_float32, tell_cancelled
 from mhex.targets import ResolvedTarget
 
@@ -150,12 +151,9 @@ def tell_gap(trace: Trace, method: str, gap: Tensor, change: Tensor) -> None:
 
 def quadrature(rule: Rule, steps: int) -> tuple[list[float], list[float]]:
     """Nodes and weights on [0, 1]."""
-    if rule == "gauss" and steps > _MOST_NODES:
-        raise ArgumentError(
-            f"Expected at most {_MOST_NODES} steps for rule 'gauss', which takes a table of steps x steps, but got "
-            f"{steps}; choose rule='midpoint'."
-        )
     if rule == "gauss":
+        right = f"at most {_MOST_NODES} steps for rule 'gauss', which takes a table of steps x steps"
+        check_that(steps <= _MOST_NODES, right, steps, "; choose rule='midpoint'")
         nodes, weights = np.polynomial.legendre.leggauss(steps)
         return ((nodes + 1) / 2).tolist(), (weights / 2).tolist()
     if rule == "trapezoid":

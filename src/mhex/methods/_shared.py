@@ -15,12 +15,9 @@ def detach_float32(tensor: Tensor) -> Tensor:
 
 
 def tell_cancelled(trace: Trace, method: str, scores: Tensor, sizes: Tensor) -> None:
-    """Warn where the terms that make up the scores of a sample cancel, so that next to nothing but rounding is left.
-
-    They do where what is explained enters a layer norm and nothing else: the norm notices neither its mean nor its
-    length, so the sum of its gradient is 0, and that of its product with the gradient too. Scores are sums of terms of
-    all targets, (B, K, N) or (B, K, h, w), and sizes are sums of the terms' absolute values.
-    """
+    """Warn where terms, whose sums are scores (B, K, N) or (B, K, h, w) and sizes without signs, cancel to rounding."""
+    # They do where what is explained enters a layer norm and nothing else: the norm notices neither its mean nor its
+    # length, so the sum of its gradient is 0, and that of its product with the gradient too.
     rows = zip(scores.unbind(1), sizes.unbind(1), strict=True)
     sums = [(trace.place(row).abs().flatten(1).sum(1), trace.place(size).flatten(1).sum(1)) for row, size in rows]
     cancelled = torch.stack([((total <= _CANCELLED * size) & (size > 0)).any() for total, size in sums]).any()
@@ -39,9 +36,7 @@ def through_heads(row: Tensor, matrices: Tensor) -> Tensor:
 
 
 def beyond_skips(trace: Trace, row: Tensor, share: Tensor) -> Tensor:
-    """The row (B, N) less the share (B, N) that a word which the head reads alone keeps of itself by skip connections.
-
-    A decoder reads its last word, and the identity of all blocks would give it most of the map whatever it says. Where
-    the head reads several tokens, or a class token, which is in no map, nothing is different.
-    """
+    """The row (B, N) less the share (B, N) that a word which the head reads alone keeps by skip connections."""
+    # A decoder reads its last word, and the identity of all blocks would give it most of the map whatever it says.
+    # Where the head reads several tokens, or a class token, which is in no map, nothing is different.
     return row - share.where((trace.readout == 1) & trace.spatial, 0.0)

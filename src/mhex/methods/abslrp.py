@@ -51,10 +51,8 @@ def abslrp(trace: Trace, target: ResolvedTarget) -> Tensor:
 
 
 def _mass(trace: Trace, y: Tensor, plain: bool) -> Tensor:
-    """Relevance of the input for a score (B,), summed over channels: (B, H, W), or (B, T) of words.
-
-    Plain: logits start with their slope, 1 for a class; else with their share in the score.
-    """
+    """Relevance of the input for a score (B,), summed over channels: (B, H, W), or (B, T) of words."""
+    # Plain: logits start with their slope, 1 for a class; else with their share in the score.
     (relevance,) = trace.gradient(y, trace.input) if plain else trace.relevance(y, trace.input)
     trace.diagnostics.clear()  # nothing is conserved by intent
     return full(relevance).sum(1 if trace.batch.modality == "image" else -1)

@@ -43,11 +43,9 @@ def eigencam(trace: Trace, *, center: bool = True) -> Tensor:
 
 
 def _first_component(a: Tensor) -> Tensor:
-    """`u s` of the first singular vector and value of matrices (B, n, K), (B, n), up to its sign.
-
-    By squaring the smaller Gram matrix again and again, of which the largest eigenvalue is left: a singular value
-    decomposition of small matrices is slow on a GPU, and has all the others too.
-    """
+    """`u s` of the first singular vector and value of matrices (B, n, K), (B, n), up to its sign."""
+    # By squaring the smaller Gram matrix again and again, of which the largest eigenvalue is left: a singular value
+    # decomposition of small matrices is slow on a GPU, and has all the others too.
     size = a.abs().amax((1, 2), keepdim=True).clamp_min(torch.finfo(a.dtype).tiny)
     a = a / size  # or squares leave the range of float32
     wide = a.shape[1] <= a.shape[2]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from mhex._settings import check_that
 from mhex.capture import Outcome, Trace
 from mhex.errors import ArgumentError
 from mhex.methods._hiding import Run, all_scores, filled, hidden_pixels, hidden_tokens, run_hidden, words_kept
@@ -84,10 +85,9 @@ def occlusion(
 def _dropped(trace: Trace, target: ResolvedTarget, batch_size: int | None) -> Tensor:
     """What the score loses without each patch's token, (B, K, h, w)."""
     anatomy = trace.anatomy
-    if trace.batch.modality == "text" or not anatomy.blocks or anatomy.patch is None:
-        raise ArgumentError(
-            f"Expected a Vision Transformer of a known family for drop=True, but got a {anatomy.family}; leave it out."
-        )
+    known = trace.batch.modality == "image" and bool(anatomy.blocks) and anatomy.patch is not None
+    right = "a Vision Transformer of a known family for drop=True"
+    check_that(known, right, f"a {anatomy.family}", "; leave it out")
     rows, columns = trace.grid()
     numbers = torch.arange(rows * columns, device=trace.logits.device)
 
@@ -127,8 +127,6 @@ def _pair(name: str, value: int | Sequence[int] | None) -> tuple[int, int] | Non
     if value is None:
         return None
     pair = (value, value) if isinstance(value, int) else tuple(value) if isinstance(value, (tuple, list)) else ()
-    if len(pair) != 2 or any(isinstance(side, bool) or not isinstance(side, int) or side < 1 for side in pair):
-        raise ArgumentError(
-            f"Expected {name} to be a whole number from 1 on, or a height and a width, but got {value!r}."
-        )
+    fits = len(pair) == 2 and all(isinstance(side, int) and not isinstance(side, bool) and side > 0 for side in pair)
+    check_that(fits, f"{name} to be a whole number from 1 on, or a height and a width", repr(value))
     return pair[0], pair[1]

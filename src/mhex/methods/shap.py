@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mhex._settings import check_count
+from mhex._settings import check_count, check_that
 from mhex.capture import Trace
 from mhex.errors import ArgumentError, require
 from mhex.methods._hiding import Hide, box_blur, hidden_pixels, hidden_tokens, words_kept
@@ -61,10 +61,7 @@ def shap(
         fill: Texts: the id of the token that stands for hidden ones; as for `occlusion` by default.
     """
     check_count("max_evals", max_evals)
-    if max_evals < 4:
-        raise ArgumentError(
-            f"Expected max_evals to be at least 4, but got {max_evals}: for the whole, nothing and two halves."
-        )
+    check_that(max_evals >= 4, "max_evals to be at least 4", max_evals, ": for the whole, nothing and two halves")
     batch = trace.batch
     if batch.modality == "text":
         _, special = batch.roles

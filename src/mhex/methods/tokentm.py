@@ -106,7 +106,7 @@ def _transformation_weights(
         lengths of the tokens that enter the first block, (B, N).
     """
     blocks, kind = trace.blocks, chosen["weights"]
-    lengths = _length(detach_float32(blocks[0].site("block_input")))
+    lengths = detach_float32(blocks[0].site("block_input")).norm(dim=-1)
     mixing = changing = None
     if kind != "none":
         mixing = _weight(torch.stack([_through_attention(b, chosen, value_bias) for b in blocks], 1), trace.real, kind)
@@ -154,7 +154,7 @@ def _through_mlp(block: BlockTrace, above: Tensor | None) -> Tensor:
 
 def _measures(token: Tensor, changed: Tensor) -> Tensor:
     """Lengths before and after, and the scalar product, (3, B, N), of tokens (B, N, D)."""
-    return torch.stack([_length(token), _length(changed), (token * changed).sum(-1)])
+    return torch.stack([token.norm(dim=-1), changed.norm(dim=-1), (token * changed).sum(-1)])
 
 
 def _weight(measures: Tensor, real: Tensor, kind: str) -> Tensor:
@@ -168,9 +168,3 @@ def _weight(measures: Tensor, real: Tensor, kind: str) -> Tensor:
     valid = real.to(alike.dtype).reshape(real.shape[0], *[1] * (alike.dim() - 3), real.shape[1])
     direction = alike / ((alike * valid).sum(-1, keepdim=True) / valid.sum(-1, keepdim=True))
     return direction if kind == "direction" else ratio * direction
-
-
-def _length(tokens: Tensor) -> Tensor:
-    """Euclidean length, (B, N), of tokens (B, N, D)."""
-    lengths: Tensor = torch.linalg.vector_norm(tokens, dim=-1)
-    return lengths

@@ -88,11 +88,9 @@ def _effects(
 
 
 def _masks(channels: Tensor, size: tuple[int, int], distance: float, most: int | None) -> Tensor:
-    """Sums of the channels of each cluster, (K, h, w), of the channels (D, h, w) of one sample on the patch grid.
-
-    Clusters are those of the channels at the size of the image, where each lies between 0 and 1: interpolation smooths
-    a channel, so channels are nearer to each other there than on the patch grid.
-    """
+    """Sums of the channels of each cluster, (K, h, w), of the channels (D, h, w) of one sample on the patch grid."""
+    # Clusters are those of the channels at the size of the image, where each lies between 0 and 1: interpolation
+    # smooths a channel, so channels are nearer to each other there than on the patch grid.
     hierarchy = require("scipy.cluster.hierarchy")
     maps = channels[channels.amax((1, 2)) > channels.amin((1, 2))]  # a constant channel shows nothing
     # A few at a time: all channels at the size of the image would take much memory.

@@ -149,10 +149,8 @@ class PerImage(Metric):
         self.ids.append(numbers)
 
     def _by_protocol(self, result: Any) -> Any:
-        """A result that was made as the protocol says; others are refused, and finer sweeps are read on its grid.
-
-        Maps and classes, and results that were made by hand, say nothing of how they were made.
-        """
+        """A result that was made as the protocol says; others are refused, and finer sweeps are read on its grid."""
+        # Maps and classes, and results that were made by hand, say nothing of how they were made.
         source, name, passes = getattr(result, "runner", None), type(self).__name__, self.protocol.passes
         if source is None:
             return result

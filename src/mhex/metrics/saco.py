@@ -76,11 +76,9 @@ class GroupProtocol(Protocol, Runner[GroupResult]):
 
 
 def _means(units: Units, group: Tensor, groups: int) -> Tensor:
-    """Mean score of the units of each group, (B, K).
-
-    Not the sum: groups may differ by a unit, and a sum would then depend on the offset of the map. The lowest score is
-    taken off for the same reason: a constant map has groups of exactly 0.
-    """
+    """Mean score of the units of each group, (B, K)."""
+    # Not the sum: groups may differ by a unit, and a sum would then depend on the offset of the map. The lowest score
+    # is taken off for the same reason: a constant map has groups of exactly 0.
     scores = units.scores.double()
     if units.counted is not None:
         scores = scores.masked_fill(~units.counted, torch.inf)

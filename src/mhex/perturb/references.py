@@ -122,11 +122,9 @@ def _grids(hole: Tensor, dtype: torch.dtype) -> list[_Grid]:
 
 
 def _nearly_solved(grids: list[_Grid], goal: Tensor, level: int = 0) -> Tensor:
-    """One cycle of multigrid: smooth, let blocks of 2 x 2 solve what is left, and smooth again.
-
-    Single steps bring a value to the next pixel alone, and the large holes of smooth maps would take hundreds of them;
-    blocks carry it across. As much before as after, so that conjugate gradients can build on it.
-    """
+    """One cycle of multigrid: smooth, let blocks of 2 x 2 solve what is left, and smooth again."""
+    # Single steps bring a value to the next pixel alone, and the large holes of smooth maps would take hundreds of
+    # them; blocks carry it across. As much before as after, so that conjugate gradients can build on it.
     grid = grids[level]
     values = grid.smooth * goal
     if level + 1 < len(grids):

@@ -68,11 +68,9 @@ class Removal:
         return [table[row[inverse]] for table in answers.tables]
 
     def _codes(self, number: Tensor, last: Tensor) -> Tensor:
-        """A whole number for each sample and set of removed units, (R, B): the sum of random numbers of its units.
-
-        The number of the sample is added, so that nothing removed has this number alone. Sums wrap around at 64 bits:
-        two different sets of ten million have the same code once in a hundred thousand times.
-        """
+        """A whole number for each sample and set of removed units, (R, B): the sum of random numbers of its units."""
+        # The number of the sample is added, so that nothing removed has this number alone. Sums wrap around at 64 bits:
+        # two different sets of ten million have the same code once in a hundred thousand times.
         size, units = self.rank.shape[0], self.units.number[:, None]
         keys = unit_keys(1, range(size), self.units.scores, self.units.counted)  # by seed 0 the first of all is 0
         sums = F.pad(torch.empty_like(keys).scatter_(1, self.rank, keys).cumsum(1), (1, 0))

@@ -21,10 +21,8 @@ _GOLDEN, _FIRST, _SECOND = (n - 2**64 for n in (0x9E3779B97F4A7C15, 0xBF58476D1C
 
 
 def generator_for(seed: int, number: int, purpose: int = 0) -> torch.Generator:
-    """Random numbers that depend on the user's seed and the number of a sample alone, however samples are batched.
-
-    Each purpose has a number, so that ties, boxes and noise of a sample are drawn apart from each other.
-    """
+    """Random numbers that depend on the user's seed and the number of a sample alone, however samples are batched."""
+    # Each purpose has a number, so that ties, boxes and noise of a sample are drawn apart from each other.
     return torch.Generator().manual_seed(((seed * _SPREAD + number) * _SPREAD + purpose) % 2**63)
 
 
@@ -54,11 +52,9 @@ def ranks(
 
 
 def unit_keys(seed: int, ids: Sequence[int], scores: Tensor, counted: Tensor | None) -> Tensor:
-    """A random whole number for each unit, (B, N), by seed, id and place alone: the same on every device.
-
-    Mixed by the rounds of splitmix64. Of texts, places are counted among the units that count, whatever padding the
-    batch has beside them.
-    """
+    """A random whole number for each unit, (B, N), by seed, id and place alone: the same on every device."""
+    # Mixed by the rounds of splitmix64. Of texts, places are counted among the units that count, whatever padding the
+    # batch has beside them.
     place = torch.arange(scores.shape[1], device=scores.device).expand_as(scores)
     if counted is not None:
         place = counted.long().cumsum(1)

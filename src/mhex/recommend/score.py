@@ -184,10 +184,8 @@ def above(values: Mapping[str, Tensor], floor: str, methods: Sequence[str], seed
 
 
 def above_zero(differences: Mapping[str, Tensor], seed: int = 0) -> dict[str, Difference]:
-    """Tests of differences, (n,) each, that should be above 0, by name; NaN does not count.
-
-    The same as in tables: two-sided sign flips, corrected for all, and then whether the mean is above 0.
-    """
+    """Tests of differences, (n,) each, that should be above 0, by name; NaN does not count."""
+    # The same as in tables: two-sided sign flips, corrected for all, and then whether the mean is above 0.
     if not differences:
         return {}
     table = torch.stack(list(differences.values()), 1).double().cpu()

@@ -11,16 +11,5 @@ from mhex.relevance.composite import gradient_rules, guided_rules, relevance_rul
 from mhex.relevance.flow import Composite, Flow
 from mhex.relevance.linear_rules import AlphaBeta, Box, Epsilon, Gamma, Separate
 
-__all__ = [
-    "AlphaBeta",
-    "Box",
-    "Composite",
-    "Epsilon",
-    "Flow",
-    "Gamma",
-    "Separate",
-    "absolute_rules",
-    "gradient_rules",
-    "guided_rules",
-    "relevance_rules",
-]
+__all__ = ["Composite", "Flow", "absolute_rules", "gradient_rules", "guided_rules", "relevance_rules"]
+__all__ += ["AlphaBeta", "Box", "Epsilon", "Gamma", "Separate"]

@@ -21,10 +21,8 @@ _HIDDEN = torch.finfo(torch.float32).tiny  # what a mask leaves of a probability
 
 
 def mass_one(flow: Flow, relevance: Tensor, x: Tensor) -> Tensor:
-    """Relevance of `x`, whose absolute values sum to 1 in every sample; zeros stay zeros.
-
-    Rules are linear in relevance, so its size matters only where it is added to that from another operation.
-    """
+    """Relevance of `x`, whose absolute values sum to 1 in every sample; zeros stay zeros."""
+    # Rules are linear in relevance, so its size matters only where it is added to that from another operation.
     if used_once(x):
         return relevance
     mass = flow.total(relevance.abs())  # faster than a norm on a CPU
@@ -85,10 +83,8 @@ def positive_outputs(flow: Flow, operation: Operation, *args: Any, **kwargs: Any
 
 
 def sum_rule(flow: Flow, operation: Operation, *args: Any, **kwargs: Any) -> Tensor:
-    """Both terms of a sum are scaled by themselves, so the larger one gets no more than the other.
-
-    A mask that is added to the logits of attention is no term: what it leaves keeps its relevance.
-    """
+    """Both terms of a sum are scaled by themselves, so the larger one gets no more than the other."""
+    # A mask that is added to the logits of attention is no term: what it leaves keeps its relevance.
     call = Sum(operation, *args, **kwargs)
 
     def back(carried: Tensor, y: Tensor) -> list[Tensor]:

@@ -72,8 +72,7 @@ def relevance_rules(
         **dict.fromkeys(("gate", "length"), operation_rules.cut),
         "batch_norm": folded_norm(operation_rules.passed),
         "attention": operation_rules.halved_attention(epsilon, floor),
-        "matmul": operation_rules.halved(epsilon, floor),
-        "pool": operation_rules.by_share(epsilon, floor),
+        **dict.fromkeys(("matmul", "pool"), operation_rules.halved(epsilon, floor)),
         "concatenate": operation_rules.joined,
     }
     return Composite("relevance", table)

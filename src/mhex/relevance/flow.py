@@ -87,11 +87,9 @@ class Flow:
         self.parts: list[tuple[Tensor, Function]] = []  # those of them that are views of others
 
     def node(self, compute: Callable[[], Tensor], back: Back, *inputs: Tensor, counted: bool = True) -> Tensor:
-        """The value of `compute()`, made without a graph, with another backward.
-
-        `back` says what is handed to each of the inputs, from what the backward pass carries, and the value. Uses of
-        the value are not counted where the rule only moves numbers: what arrives may meet other relevance later.
-        """
+        """The value of `compute()`; `back` hands down to inputs, from what the backward pass carries and the value."""
+        # Uses of the value are not counted where the rule only moves numbers: what arrives may meet other relevance
+        # later.
         note_uses(inputs)
         value: Tensor = Node.apply(self, compute, back, *inputs)
         if counted:
@@ -139,20 +137,17 @@ class Flow:
 
     def reached(self, carried: Tensor) -> Tensor | None:
         """Numbers of the tokens that a backward pass has reached, where they are few, as before the last attention."""
-        if self.everywhere or self.sequence_first or carried.dim() != 3 or len(carried) != self.size:
-            return None
-        if not carried.is_cpu:  # waiting for the answer would take longer
+        are_tokens = carried.dim() == 3 and len(carried) == self.size and not self.sequence_first
+        if self.everywhere or not are_tokens or not carried.is_cpu:  # waiting for a GPU would take longer
             return None
         tokens = carried.any(-1).any(0)
         self.everywhere = 2 * int(tokens.sum()) > len(tokens)
         return None if self.everywhere else tokens.nonzero()[:, 0]
 
     def floor(self, share: float) -> float:
-        """Least size of divisors, as a share of the sizes of what they sum up; 0 where none is needed.
-
-        Norms and softmax that pass relevance on leave some at sums that are close to 0, and the few places that are
-        closest would take most of it. After a ReLU, relevance is in proportion to the sums.
-        """
+        """Least size of divisors, as a share of the sizes of what they sum up; 0 where none is needed."""
+        # Norms and softmax that pass relevance on leave some at sums that are close to 0, and the few places that are
+        # closest would take most of it. After a ReLU, relevance is in proportion to the sums.
         return share if self.uneven else 0.0
 
     def lose(self, relevance: Tensor) -> None:
@@ -193,9 +188,8 @@ class Flow:
         if kwargs.get("inplace"):  # torch hands it on by its name, however it was given
             in_place, kwargs = True, {**kwargs, "inplace": False}
         result = self._apply(operation, args, kwargs)
-        if (
-            in_place and result is not args[0] and isinstance(destination, Tensor)
-        ):  # dropout hands back what it is given
+        # Dropout hands back what it is given.
+        if in_place and result is not args[0] and isinstance(destination, Tensor):
             self.replaced[id(destination)] = (destination, result)
             if destination._is_view():
                 self.parts.append((destination, function))
@@ -205,17 +199,17 @@ class Flow:
         """The value of an operation; a linear layer is computed on tensor cores where products are split."""
         if not self.splits or function is not F.linear or args[0].dtype != torch.float32:
             return function(*args, **kwargs)
-        return _split_linear(*args, **kwargs)
+        return split_product(*args, **kwargs)
 
     def _keep_gradient(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Where other operations are meant to keep their gradient, nothing but the rules is different."""
         if "input" in kwargs:
             args, kwargs = _by_position(args, kwargs)
-        name = name_of_operation(OUT_OF_PLACE.get(function, function))
-        rule = self.composite.rules.get(name)
         if not in_graph(*args):
             return function(*args, **kwargs)
+        name = name_of_operation(OUT_OF_PLACE.get(function, function))
         self.met.add(name)
+        rule = self.composite.rules.get(name)
         return function(*args, **kwargs) if rule is None else rule(self, function, *args, **kwargs)
 
     def _addcmul(self, input: Tensor, tensor1: Any, tensor2: Any, value: float = 1) -> Any:
@@ -250,10 +244,8 @@ class Flow:
         return result
 
     def see_as_one(self, stack: ExitStack) -> None:
-        """Let each activation of `written_out` be one operation of the pass, for the time of `stack`.
-
-        `x / 2 (1 + tanh(...))` is a GELU; operation by operation, half of the relevance would go into the tanh.
-        """
+        """Let each activation of `written_out` be one operation of the pass, for the time of `stack`."""
+        # `x / 2 (1 + tanh(...))` is a GELU; operation by operation, half of the relevance would go into the tanh.
         for module in self.written_out:
             replace_forward(stack, module, partial(self._as_activation, module.forward))
 
@@ -269,10 +261,8 @@ class Flow:
             self.inside = False
 
     def doubt(self, operation: Function, result: Any, before: Any) -> None:
-        """Remember an operation without a rule, which is refused if relevance would have to go through its result.
-
-        `before` is the node of the graph that made what it was given.
-        """
+        """Remember an operation without a rule, which is refused if relevance would have to go through its result."""
+        # `before` is the node of the graph that made what it was given.
         for tensor in result if isinstance(result, (list, tuple)) else (result,):
             node = tensor.grad_fn if isinstance(tensor, Tensor) else None
             if node is not None and node is not before:  # it is the same where nothing was done
@@ -369,10 +359,8 @@ class Flow:
         start = start / mass.where(mass > 0, 1.0)
         start = start if signed else start.abs()
         # One pass for samples whose shares have one sign, whichever it is; those with both take part in a second.
-        relevances, losses = (
-            [torch.zeros_like(full(tensor.detach())) for tensor in tensors],
-            start.new_zeros(len(start)),
-        )
+        relevances = [torch.zeros_like(full(tensor.detach())) for tensor in tensors]
+        losses = start.new_zeros(len(start))
         above, below = start.clamp_min(0), -start.clamp_max(0)
         first = _per_sample(above.flatten(1).any(1), start)
         passes = ((torch.where(first, above, below), torch.where(first, 1, -1)), (below * first, -first.int()))
@@ -430,11 +418,6 @@ def _widened(value: Any) -> Any:
     if isinstance(value, (list, tuple)) and any(isinstance(item, Tensor) and item.dtype in HALF for item in value):
         return type(value)(map(_widened, value))
     return value
-
-
-def _split_linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    product = split_product(input, weight)
-    return product if bias is None else product.add_(bias)
 
 
 def _by_position(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

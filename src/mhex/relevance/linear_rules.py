@@ -38,8 +38,7 @@ class Affine:
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """`W x`, plus a bias if one is given."""
         if self.splits:
-            product = split_product(x, weight)
-            return product if bias is None else product.add_(bias)
+            return split_product(x, weight, bias)
         if self.geometry is None:
             return F.linear(x, weight, bias)
         bias = None if bias is None else bias.to(x.dtype)  # autocast does not know this function
@@ -74,16 +73,8 @@ class Affine:
         pixels = patches.view(*patches.shape[:3], *weight.shape[1:])
         return pixels.permute(0, 3, 1, 4, 2, 5).reshape(self.x.shape)
 
-    def magnitude(self, factor: float, offset: float) -> Tensor:
-        """`factor (sum_i |z_ij| + |b_j|) + offset`, of the shape of `y`; a new tensor."""
-        bias = self.weight.new_zeros(len(self.weight)) if self.bias is None else self.bias
-        return self.forward(self.x.abs(), self.weight.abs().mul_(factor), bias.abs().mul_(factor).add_(offset))
-
     def both_sums(self, y: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Sums of the positive and of the negative contributions, from what the layer computed, bias included.
-
-        None where one of them is so small beside the other that it would be rounding.
-        """
+        """Sums of the positive and of the negative contributions to `y`, bias included; None where one is rounding."""
         sizes = self.forward(self.x.abs(), self.weight.abs())
         plain, scale = y, sizes
         if self.bias is not None:
@@ -121,10 +112,6 @@ class Affine:
     def absorbed(self, s: Tensor, bias: Tensor) -> Tensor:
         """`sum_j s_j b_j`, with one number for every sample and window or token."""
         return (s @ bias)[..., None] if self.geometry is None else s.flatten(2).sum(2) @ bias
-
-    def narrowed(self, outputs: slice | Tensor) -> Affine:
-        """A linear layer with these of its outputs alone."""
-        return replace(self, weight=self.weight[outputs], bias=None if self.bias is None else self.bias[outputs])
 
     def folded(self, scale: Tensor, shift: Tensor) -> Affine:
         """`scale y + shift` as one layer."""
@@ -242,10 +229,8 @@ class AlphaBeta(Shares):
         return parts[0] if len(parts) == 1 else parts[0].add_(parts[1])
 
     def _by_sizes(self, flow: Flow, layer: Affine, relevance: Tensor, sums: tuple[Tensor, Tensor]) -> Tensor:
-        """The same with fewer products: `R = (x W^T (s^+ + s^-) + |x| |W|^T (s^+ - s^-)) / 2`.
-
-        Where both sums are far from 0, so that `s` is no number of another size than the rest.
-        """
+        """The same with fewer products: `R = (x W^T (s^+ + s^-) + |x| |W|^T (s^+ - s^-)) / 2`."""
+        # Where both sums are far from 0, so that `s` is no number of another size than the rest.
         up = divide(relevance, sums[0], self.epsilon).mul_(self.alpha / 2)
         down = divide(relevance, sums[1], self.epsilon).mul_((1 - self.alpha) / 2)
         plain, sized = layer.transposed(up + down, layer.weight), layer.transposed(up - down, layer.weight.abs())
@@ -265,12 +250,13 @@ class Gamma(Shares):
 
     def hand_down(self, flow: Flow, layer: Affine, carried: Tensor, y: Tensor) -> Tensor:
         half, x, size = self.gamma / 2, layer.x, y.abs()
-        total = layer.magnitude(half, self.epsilon).add_(size, alpha=1 + half)
+        bias = layer.weight.new_zeros(len(layer.weight)) if layer.bias is None else layer.bias
+        offset = bias.abs().mul_(half).add_(self.epsilon)
+        total = layer.forward(x.abs(), layer.weight.abs().mul_(half), offset).add_(size, alpha=1 + half)
+        share = divide(carried, total, 0.0) if self.epsilon == 0 else carried / total
         if flow.relevance:
-            s = divide(carried, total, 0.0) if self.epsilon == 0 else carried / total
-            signed = torch.copysign(y.new_ones(()), y).mul_(s)
+            s, signed = share, torch.copysign(y.new_ones(()), y).mul_(share)
         else:  # relevance is `carried y`
-            share = divide(carried, total, 0.0) if self.epsilon == 0 else carried / total
             s, signed = share * y, share.mul_(size)
         if layer.bias is not None:
             flow.lose(layer.absorbed(signed, layer.bias * (1 + half)) + layer.absorbed(s, layer.bias.abs() * half))
@@ -318,10 +304,7 @@ class Separate(Shares):
 
 
 def affine(shares: Shares, projection: Shares | None = None, entrance: Shares | None = None) -> Rule:
-    """Rule of `"linear"` and `"convolution"`; None for special layers is the rule of the others.
-
-    `projection` is that of layers that project into attention or out of it, `entrance` that of the network's first.
-    """
+    """Rule of `"linear"` and `"convolution"`; around attention the `projection`, for the first layer the `entrance`."""
 
     def rule(flow: Flow, operation: Operation, *args: Any, **kwargs: Any) -> Any:
         layer = read_layer(operation, *args, **kwargs)
@@ -369,7 +352,9 @@ def _ruled(flow: Flow, layer: Affine, choose: Callable[[], Shares], compute: Cal
         if layer.geometry is None and not flow.relevance and layer.weight.shape[0] > layer.weight.shape[1]:
             outputs = _reached_outputs(carried)
             if outputs is not None:
-                part, carried, y = part.narrowed(outputs), carried[..., outputs], y[..., outputs]
+                bias = None if part.bias is None else part.bias[outputs]
+                part = replace(part, weight=part.weight[outputs], bias=bias)
+                carried, y = carried[..., outputs], y[..., outputs]
         handed = shares.hand_down(flow, part, carried, y)
         if tokens is None:
             return [handed]
@@ -381,10 +366,8 @@ def _ruled(flow: Flow, layer: Affine, choose: Callable[[], Shares], compute: Cal
 
 
 def _reached_outputs(carried: Tensor) -> slice | Tensor | None:
-    """Outputs of a linear layer that the backward pass reaches, where they are few; None where all are better taken.
-
-    It does not reach queries and keys of constant attention.
-    """
+    """Outputs of a linear layer that the backward pass reaches, where they are few; None where all are better taken."""
+    # It does not reach queries and keys of constant attention.
     if not carried.is_cpu:  # waiting for the answer would take longer
         return None
     rows = carried.flatten(0, -2)

@@ -191,13 +191,6 @@ class Sum:
         return bool(((mask == 0) | (mask <= _MASKED)).all())
 
 
-def _constant(term: Any, like: Tensor) -> Tensor:
-    """A term of a sum as a tensor of the kind of another."""
-    if isinstance(term, Tensor):
-        return term.to(like)
-    return torch.full((), term, dtype=like.dtype, device=like.device)
-
-
 def plain_sum(flow: Flow, operation: Operation, *args: Any, **kwargs: Any) -> Any:
     """Gradient flow: the gradient is right; a constant term absorbs its share."""
     call = Sum(operation, *args, **kwargs)
@@ -214,20 +207,17 @@ def plain_sum(flow: Flow, operation: Operation, *args: Any, **kwargs: Any) -> An
 
 
 def summed(split: Split) -> Rule:
-    """Rule of `"add"` and `"subtract"` in the relevance flow; a mask of attention is no term.
-
-    `split` gives the relevance of each term, from the terms, the relevance of their sum, and the sum.
-    """
+    """Rule of sums in the relevance flow; `split` goes from terms, relevance and sum to the relevance of each term."""
 
     def rule(flow: Flow, operation: Operation, *args: Any, **kwargs: Any) -> Any:
         call = Sum(operation, *args, **kwargs)
 
         def back(carried: Tensor, y: Tensor) -> list[Tensor]:
-            if call.is_masking:
+            if call.is_masking:  # a mask of attention is no term
                 return [carried.sum_to_size(call.inputs[0].shape)]
-            pairs = zip(call.terms, call.factors, strict=True)
-            values = [_constant(term, y).detach() * factor for term, factor in pairs]
-            parts = split(flow, [value.expand_as(y) for value in values], carried, y)
+            terms = [term.detach().to(y) if isinstance(term, Tensor) else y.new_full((), term) for term in call.terms]
+            values = [(term * factor).expand_as(y) for term, factor in zip(terms, call.factors, strict=True)]
+            parts = split(flow, values, carried, y)
             for place, part in enumerate(parts):
                 if place not in call.places:
                     flow.lose(part)
@@ -272,23 +262,6 @@ def renormalised(epsilon: float, floor: float = 0.0) -> Split:
     return split
 
 
-def by_share(epsilon: float, floor: float = 0.0) -> Rule:
-    """Rule of averages and the like in the relevance flow: each input has its share in the output."""
-
-    def rule(flow: Flow, operation: Operation, x: Tensor, *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(x, Tensor):
-            return NotImplemented
-
-        def back(carried: Tensor, y: Tensor) -> list[Tensor]:
-            below = flow.floor(floor)
-            by = at_least(y, operation(x.detach().abs(), *args, **kwargs), below) if below else y
-            return [x * slopes(operation, (x, *args), kwargs, [0], divide(carried, by, epsilon))[0]]
-
-        return flow.node(lambda: operation(x, *args, **kwargs), back, x)
-
-    return rule
-
-
 def joined(flow: Flow, operation: Operation, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Rule of `"concatenate"`: the usual way back, and what constants such as class tokens are given is noted."""
     tensors = [tensor for tensor in tensors if tensor.dim() != 1 or len(tensor)]  # an empty cache of keys is left out
@@ -328,10 +301,8 @@ def scaled(flow: Flow, operation: Operation, a: Any, b: Any = -1.0, **kwargs: An
 
 
 def halved(epsilon: float, floor: float = 0.0) -> Rule:
-    """Rule of `"matmul"`: of two activations, each is given half; of one and a constant, it is given all.
-
-    The floor is that of sums, for the terms that the product adds up; attention times values has none.
-    """
+    """Rule of `"matmul"` and `"pool"`: of two activations, each is given half; one beside a constant is given all."""
+    # The floor is that of sums, for the terms that the product or average adds up; attention times values has none.
 
     def rule(flow: Flow, operation: Operation, *args: Any, **kwargs: Any) -> Any:
         places = graph_operands(*args)
@@ -359,9 +330,8 @@ def halved(epsilon: float, floor: float = 0.0) -> Rule:
 
 def constant_attention(flow: Flow, operation: Operation, q: Tensor, k: Tensor, v: Tensor, **kwargs: Any) -> Tensor:
     """Gradient flow: attention probabilities are constants, and relevance flows to the values alone."""
-    if not v.requires_grad:
-        return operation(q.detach(), k.detach(), v, **kwargs)
-    if kwargs.get("attn_mask") is None and not kwargs.get("is_causal"):  # the kernel's own gradient is the rule
+    masked = kwargs.get("attn_mask") is not None or kwargs.get("is_causal")
+    if not masked or not v.requires_grad:  # the kernel's own gradient is the rule
         return operation(q.detach(), k.detach(), v, **kwargs)
     record = as_record(q, k, v, **kwargs)  # queries that may attend to nothing have no probabilities
 
@@ -381,10 +351,8 @@ def shared_attention(flow: Flow, operation: Operation, q: Tensor, k: Tensor, v: 
 
 
 def halved_attention(epsilon: float, floor: float = 0.0) -> Rule:
-    """Rule of `"attention"` in the relevance flow: the matrix products share alike, softmax passes relevance on.
-
-    The floor is that of sums, for the terms that the product of queries and keys adds up.
-    """
+    """Rule of `"attention"` in the relevance flow: the matrix products share alike, softmax passes relevance on."""
+    # The floor is that of sums, for the terms that the product of queries and keys adds up.
 
     def rule(flow: Flow, operation: Operation, q: Tensor, k: Tensor, v: Tensor, **kwargs: Any) -> Tensor:
         record = as_record(q, k, v, **kwargs)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mhex._settings import check_that
 from mhex.capture.adapters.families import known_anatomy
 from mhex.capture.anatomy import Anatomy, Block, FeatureLayer, Layout, guests, layout_of, name_of
 from mhex.capture.batch import Batch
@@ -17,7 +18,7 @@ from mhex.capture.inventory import inventory_of
 from mhex.capture.outputs import find_scores, read_logits
 from mhex.capture.precision import user_precision
 from mhex.capture.threads import of_this_thread
-from mhex.errors import ArgumentError, UnsupportedModelError
+from mhex.errors import UnsupportedModelError
 
 Call = tuple[nn.Module, int]  # a module, and which of its calls
 _PROJECTIONS = (nn.Linear, nn.MultiheadAttention)
@@ -64,10 +65,8 @@ def find_anatomy(model: nn.Module, batch: Batch, attention: bool = True) -> Anat
             lambda: complete(generic_anatomy(model, batch, attention)),
             lambda anatomy: model not in (anatomy.head, anatomy.embedding, getattr(anatomy.features, "module", None)),
         )
-    if anatomy.modality != batch.modality:
-        raise ArgumentError(
-            f"Expected {anatomy.modality} inputs for this {anatomy.family}, but got {batch.modality} inputs."
-        )
+    right, got = f"{anatomy.modality} inputs", f"{batch.modality} inputs"
+    check_that(right == got, f"{right} for this {anatomy.family}", got)
     return anatomy
 
 
@@ -184,11 +183,9 @@ class _Probe:
                 self._project(x)
         if self.first_convolution is None and isinstance(module, nn.Conv2d) and self.batch.modality == "image":
             self.first_convolution = module
-            if x is not None and x.shape[1] != module.in_channels:
-                raise ArgumentError(
-                    f"Expected images of {module.in_channels} channels for this {type(self.model).__name__}, "
-                    f"but got {x.shape[1]}."
-                )
+            if x is not None:
+                right = f"images of {module.in_channels} channels for this {type(self.model).__name__}"
+                check_that(x.shape[1] == module.in_channels, right, x.shape[1])
 
     def _leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         self.running.pop()
@@ -285,10 +282,9 @@ class _Probe:
         return all(self.inputs[after].equal(self.outputs[before]) for before, after in itertools.pairwise(calls))
 
     def patches(self, first_block: nn.Module) -> tuple[int, tuple[int, int] | None]:
-        """Number of prefix tokens and the patch size; (0, None) if tokens and patches do not fit together.
-
-        The first and the last patch are changed in a second pass: just the two tokens where they should be may change.
-        """
+        """Number of prefix tokens and the patch size; (0, None) if tokens and patches do not fit together."""
+        # The first and the last patch are changed in a second pass: just the two tokens where they should be may
+        # change.
         convolution, pixels = self.patch_convolution, self.batch.pixels
         if convolution is None:
             return 0, None

@@ -90,10 +90,8 @@ def loss_and_slope(scores: Tensor, y: Tensor, weights: Tensor, options: Options)
 
 
 def fitted_scale(scores: Tensor, y: Tensor, options: Options) -> float:
-    """The factor that makes class scores the best log-odds: the least cross-entropy on rows not fitted to.
-
-    Labels are smoothed by one part in M + 2, so that M rows without a mistake do not ask for infinite scores.
-    """
+    """The factor that makes class scores the best log-odds: the least cross-entropy on rows not fitted to."""
+    # Labels are smoothed by one part in M + 2, so that M rows without a mistake do not ask for infinite scores.
     from scipy.optimize import minimize_scalar
 
     rows, classes = y.shape

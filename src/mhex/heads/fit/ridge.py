@@ -177,12 +177,10 @@ def _penalty(moments: Moments, strength: float) -> Tensor:
 
 
 def _rebalanced(moments: Moments, weight: Tensor, root: Tensor, options: Options) -> Linear:
-    """Yes-or-no heads as if yes and no were equally frequent.
-
-    Rows scatter around the means of yes and no with the same covariance, so the gram matrix of each class differs
-    from the common one by a term of rank one (two without intercept), which the Woodbury identity takes in.
-    `root` (C, C) is the Cholesky factor of the penalised common gram matrix.
-    """
+    """Yes-or-no heads as if yes and no were equally frequent."""
+    # Rows scatter around the means of yes and no with the same covariance, so the gram matrix of each class differs
+    # from the common one by a term of rank one (two without intercept), which the Woodbury identity takes in. `root`
+    # (C, C) is the Cholesky factor of the penalised common gram matrix.
     yes, no = moments.labels, moments.count - moments.labels
     mixed = (yes > 0) & (no > 0)
     share = (yes / moments.count)[:, None]  # (n, 1)

@@ -166,11 +166,9 @@ def _tested_for_none(code: CodeType) -> set[str]:
 
 
 def compared_with_none(instructions: Iterable[tuple[str, Any]]) -> set[str]:
-    """Local names that byte code, as names and arguments of instructions, compares with None.
-
-    Python 3.13 and 3.14 load two names at once, as a pair, and have further kinds of loads; a test reads the name that
-    was loaded last.
-    """
+    """Local names that byte code, as names and arguments of instructions, compares with None."""
+    # Python 3.13 and 3.14 load two names at once, as a pair, and have further kinds of loads; a test reads the name
+    # that was loaded last.
     steps = [(name, value) for name, value in instructions if name not in _NO_STEPS]
     tested: set[str] = set()
     for number, (name, value) in enumerate(steps):

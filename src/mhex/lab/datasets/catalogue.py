@@ -9,9 +9,9 @@ from typing import Any, Literal, TypeVar
 from mhex.errors import ArgumentError, unknown_name
 from mhex.lab.datasets.files import data_folder
 from mhex.lab.datasets.personal import is_text, load_csv, load_folder
-from mhex.lab.datasets.sets import ImageSet, Items, PhotoSet, TextSet
+from mhex.lab.datasets.sets import Items, PhotoSet, TextSet
 
-AnySet = ImageSet | PhotoSet | TextSet  # the sets with one class for each sample, which a recipe can learn from
+AnySet = PhotoSet | TextSet  # the sets with one class for each sample, which a recipe can learn from
 Task = Literal["classes", "ordered classes", "several classes", "pixels", "values"]
 Loader = TypeVar("Loader", bound=Callable[..., Any])
 
@@ -21,7 +21,7 @@ class DataEntry:
     """A data set by name."""
 
     # From a split and a keyword `limit` to the set: an `AnySet`, where the task is one of classes or ordered classes;
-    # else an `ImageSet`, a `SegmentationSet` or a `ValueSet`.
+    # else a `PhotoSet`, a `SegmentationSet` or a `ValueSet`.
     load: Callable[..., Any]
     title: str  # its full name
     licence: str

@@ -314,10 +314,8 @@ class PhotoRows(Protocol):
 
 
 def class_photos(root: Path, classes: Sequence[str]) -> list[tuple[Path, int]]:
-    """The photos in ``root/CLASS/`` with the places of their classes, in the order of classes and names.
-
-    torchvision's ImageFolder also enters folders inside the folder of a class, such as those of thumbnails.
-    """
+    """The photos in ``root/CLASS/`` with the places of their classes, in the order of classes and names."""
+    # torchvision's ImageFolder also enters folders inside the folder of a class, such as those of thumbnails.
     return [
         (path, place)
         for place, name in enumerate(classes)

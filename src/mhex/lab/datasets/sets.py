@@ -77,15 +77,16 @@ class LabelledSet:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class ImageSet(LabelledSet):
-    """One split of images in memory. Labels are (N, C), 0 or 1, where an image may have several classes."""
+class PhotoSet(LabelledSet):
+    """One split of images. Labels are (N, C), 0 or 1, where an image may have several classes."""
 
-    images: Tensor  # (N, 3, H, W), uint8
+    images: PhotoRows  # N images, decoded when they are taken: (B, 3, H, W), uint8
     names: tuple[str, ...] = field(repr=False)  # name of each image
+    masks: PhotoRows | None = None  # where objects are, rows (B, H, W) with values as in `mask`
 
     def mask(self, row: int) -> Tensor | None:
         """Where the object of an image is, (H, W), int64: 1 there, 0 elsewhere, -1 to be ignored; None if not known."""
-        return None
+        return None if self.masks is None else self.masks[torch.tensor([row])][0].long()
 
     def _item(self, row: int) -> dict[str, Any]:
         item: dict[str, Any] = {"image": photo_at(self.images, row)}
@@ -96,16 +97,10 @@ class ImageSet(LabelledSet):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class PhotoSet(LabelledSet):
-    """One split of a folder of photos; like `ImageSet`, with the photos decoded when they are taken."""
+class ImageSet(PhotoSet):
+    """One split of images in memory."""
 
-    images: PhotoRows  # N photos
-    names: tuple[str, ...] = field(repr=False)  # name of each photo
-    masks: PhotoRows | None = None  # where objects are, rows (B, H, W) with values as in `ImageSet.mask`
-
-    def _item(self, row: int) -> dict[str, Any]:
-        item: dict[str, Any] = {"image": photo_at(self.images, row), "label": int(self.labels[row])}
-        return item if self.masks is None else {**item, "mask": self.masks[torch.tensor([row])][0].long()}
+    images: Tensor  # (N, 3, H, W), uint8
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -225,7 +220,7 @@ class SegmentationSet:
         return {"image": photo_at(self.images, row), "mask": mask.long().masked_fill(values == VOID, -1)}
 
 
-def two_class_items(photos: ImageSet | PhotoSet, form: Form, *, limit: int | None = None, seed: int = 0) -> Items:
+def two_class_items(photos: PhotoSet, form: Form, *, limit: int | None = None, seed: int = 0) -> Items:
     """Pictures of two classes for `mhex.evaluate`, made of photos with one class each, which are used once at most.
 
     The classes are of two groups where there are groups, such as a breed of cats and one of dogs.

@@ -3,15 +3,12 @@
 import json
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from mhex import _files
@@ -39,22 +36,16 @@ def write_tensors(state: Mapping[str, Tensor], path: Path, facts: Mapping[str, s
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Read a safetensors file; packed weights are unpacked."""
-    with _reading(path):
-        return unpack(load_file(path))
+    return unpack(_read(path)[0])
 
 
 def read_facts(path: Path) -> dict[str, str]:
     """Read the text entries in the header of a weights file."""
-    with _reading(path), safe_open(path, framework="pt") as handle:
-        return dict(handle.metadata() or {})
+    return _read(path)[1]
 
 
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        raise ArgumentError(f"The weights {path} cannot be read ({error}): make them anew.") from error
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    return _files.load_tensors(path, lambda error: f"The weights {path} cannot be read ({error}): make them anew.")
 
 
 def halved(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

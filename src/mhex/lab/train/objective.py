@@ -30,10 +30,8 @@ def smoothed_targets(classes: int, amount: float, group_of: Sequence[int] | None
 
 
 def distillation(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """Give the Kullback-Leibler divergence of the student's logits (N, C) from the teacher's (Hinton et al. 2015).
-
-    The temperature divides both; its square multiplies the mean over the batch, which keeps gradients of one size.
-    """
+    """Give the Kullback-Leibler divergence of the student's logits (N, C) from the teacher's (Hinton et al. 2015)."""
+    # The temperature divides both; its square multiplies the mean over the batch, which keeps gradients of one size.
     if temperature <= 0:
         raise ArgumentError(f"The temperature of distillation should be positive, not {temperature}.")
     target = functional.log_softmax(teacher.float() / temperature, dim=1)

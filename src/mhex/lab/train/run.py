@@ -173,10 +173,8 @@ def make_teacher(recipe: TrainingRecipe, classes: Sequence[str], out: Path) -> E
 
 
 def write_outcome(recipe: TrainingRecipe, out: Path, loop: Loop, network: Network) -> None:
-    """Write the weights of a run that has come to its end, measure the file, and write the report.
-
-    A run that is broken off here goes on from its last checkpoint, and comes here again at once.
-    """
+    """Write the weights of a run that has come to its end, measure the file, and write the report."""
+    # A run that is broken off here goes on from its last checkpoint, and comes here again at once.
     progress, newest = loop.progress, latest_checkpoint(out)
     best = None if newest is None or recipe.training.keep != "best" else newest / "best.safetensors"
     facts = {"name": recipe.name, "digest": recipe.digest()}

@@ -12,7 +12,7 @@ from torch import Tensor
 from mhex.errors import ArgumentError
 from mhex.inputs.preprocess import Preprocess
 from mhex.lab.config.recipe import RecipeAugment, TrainingRecipe
-from mhex.lab.datasets import ImageSet, PhotoSet, TextSet, data_entry
+from mhex.lab.datasets import PhotoSet, TextSet, data_entry
 from mhex.lab.datasets.catalogue import AnySet
 from mhex.lab.train.augment import augment, draw, mix
 
@@ -101,20 +101,14 @@ class ImageFeed(Feed):
     """Some rows of a set of images, as bytes on the device; photos in files are decoded when they are taken."""
 
     def __init__(
-        self,
-        images: ImageSet | PhotoSet,
-        view: Preprocess,
-        changes: RecipeAugment | None,
-        device: torch.device,
-        rows: Tensor,
+        self, images: PhotoSet, view: Preprocess, changes: RecipeAugment | None, device: torch.device, rows: Tensor
     ) -> None:
         self._pick: Callable[[Tensor], Tensor]
-        if isinstance(images, ImageSet):
-            pixels = images.images[rows].to(device)
+        if isinstance(photos := images.images, Tensor):
+            pixels = photos[rows].to(device)
             self._pick = lambda places: pixels[places.to(device)]
         else:
-            files = images.images
-            self._pick = lambda places: files[rows[places.cpu()]].to(device)
+            self._pick = lambda places: photos[rows[places.cpu()]].to(device)
         self.labels = images.labels[rows].to(device)
         self.view, self.device = view, device
         self.changes = changes and changes.model_copy(update={"canvas": changes.canvas or view.height})
