@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import mhex
+from mhex.capture.cuda_graph import Recording
 from mhex.errors import ArgumentError
 from mhex.explainer import Explainer
 
@@ -151,6 +152,23 @@ def test_random_numbers_of_the_user_stay() -> None:
     for _ in range(5):
         explainer(torch.ones(2, 3, 64, 64, device="cuda"))
     assert torch.equal(torch.rand(4, device="cuda"), wanted)
+
+
+def test_work_that_is_refused_ends_before_its_memory_is_used_again() -> None:
+    table, results = torch.arange(1000.0, device="cuda"), []
+
+    def work(tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], None]:
+        torch.cuda._sleep(200_000_000)  # so that the gather is still to come when the work is refused
+        results.append(table[tensors["index"]])
+        results[-1].sum().item()  # waits
+        return {}, None
+
+    index = torch.randint(0, 1000, (100_000,), device="cuda")
+    with pytest.raises(RuntimeError, match="synchroniz"):
+        Recording(work, {"index": index})
+    others = [torch.full_like(index, 7) for _ in range(50)]
+    assert all(int(other[0]) == 7 for other in others)
+    torch.testing.assert_close(results[0], index.float())
 
 
 def test_what_waits_for_the_device_is_not_recorded() -> None:

@@ -77,13 +77,14 @@ class Recording(Generic[T]):
         with ExitStack() as recording, torch.cuda.device(self.device):
             recording.callback(setattr, THIS_THREAD, "records", False)
             THIS_THREAD.records = True
-            side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-            side.wait_stream(torch.cuda.current_stream())
+            side, usual = torch.cuda.Stream(), torch.cuda.current_stream()  # type: ignore[no-untyped-call]
+            side.wait_stream(usual)
             with torch.cuda.stream(side), ExitStack() as asking:
+                # Also after an error: the inputs are given back then, and the work may still be reading them.
+                asking.callback(usual.wait_stream, side)
                 asking.callback(torch.cuda.set_sync_debug_mode, torch.cuda.get_sync_debug_mode())
                 torch.cuda.set_sync_debug_mode("error")  # an operation that would wait for the device is an error
                 work(self.inputs)
-            torch.cuda.current_stream().wait_stream(side)
             with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
                 self.outputs, self.facts = work(self.inputs)
 
