@@ -193,7 +193,7 @@ def test_attach_to_what_is_no_plain_model():
 
 
 def test_more_blocks_than_there_are():
-    with pytest.warns(MhexWarning, match="asks for 99 residual connections, but the model has 4"):
+    with pytest.warns(MhexWarning, match="where=.first99.: the model has 4 residual connections"):
         assert len(mhex.attach(host("tv_resnet"), 7, where="first99").names) == 4
 
 
