@@ -156,7 +156,7 @@ def test_probe_stays_at_one(preset):
     assert all(torch.equal(value, before[name]) for name, value in probe.heads.state_dict().items())
     with torch.no_grad():
         probe.heads.blocks[0].strength.fill_(1.0)
-    with pytest.raises(ArgumentError, match="never does; attach new heads"):
+    with pytest.raises(ArgumentError, match="attach new ones with preset="):
         probe.fit((X, Y))
 
 
@@ -216,9 +216,9 @@ def test_study_takes_a_pair_and_makes_folders(tmp_path):
     torch.testing.assert_close(whole.collaboration.cosine, scaffold.collaboration(X, Y).cosine)
     assert whole.collaboration.save(tmp_path / "no" / "folder" / "a.png").is_file()
     (tmp_path / "file").touch()
-    with pytest.raises(ArgumentError, match="folder that can be made"):
+    with pytest.raises(ArgumentError, match="Cannot write to"):
         whole.save(tmp_path / "file" / "a.png")
-    with pytest.raises(ArgumentTypeError, match="to give values"):
+    with pytest.raises(ArgumentTypeError, match=r"values \(N,\) by name"):
         study(whole.collaboration, torch.arange(4.0))
 
 

@@ -92,9 +92,7 @@ def _meeting(unit: nn.Module, addition: fx.Node) -> Meeting | str | None:
     width = _width(unit, shortcut, fork)
     channels = next((guess for guess in usable if guess.width == width), next(iter(usable), None))
     if channels is None:
-        return (
-            "has its channels on another axis than (B, C, H, W) or (B, T, C) do, or moves axes by einsum and the like"
-        )
+        return "has its channels on another axis than (B, C, H, W) or (B, T, C), or moves axes by einsum and the like"
     if any(isinstance(m, nn.MultiheadAttention) and not m.batch_first for m in unit.modules()):
         return "attends with batch_first=False, so its first axis is not that of the samples"
     layers = [layer for module in _called(unit, passed) for layer in module.modules()]
