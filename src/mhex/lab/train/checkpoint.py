@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from mhex import _files
 from mhex._files import folder_aside, read_json, sync, write_text
 from mhex._schema import build
+from mhex._settings import check_that
 from mhex.errors import ArgumentError, some_of
 from mhex.lab.config.recipe import TrainingRecipe
 from mhex.lab.config.schema import Natural
@@ -60,9 +61,8 @@ def _reading(path: Path) -> Iterator[None]:
 def halved(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Halve weights for shipping: floating point as float16, counters as they are."""
     half = {name: value.half() if value.is_floating_point() else value for name, value in state.items()}
-    if broken := [name for name, value in half.items() if value.is_floating_point() and not value.isfinite().all()]:
-        words = f"Weights should fit into float16 (at most 65504), and {broken} do not"
-        raise ArgumentError(f"{words}: retrain or rescale.")
+    broken = [name for name, value in half.items() if not value.isfinite().all()]
+    check_that(not broken, "weights that fit into float16 (at most 65504)", broken, ": retrain or rescale")
     return half
 
 
@@ -162,15 +162,12 @@ def load_checkpoint(
     """Fill model, optimiser and average from a checkpoint of this very recipe, and give how far the run was."""
     try:
         state = read_json((folder / "state.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ArgumentError(f"The checkpoint {folder} cannot be read ({error}): begin anew with --restart.") from error
-    if not isinstance(state, Mapping) or not isinstance(state.get("recipe"), Mapping):
-        raise ArgumentError(f"The checkpoint {folder} names no recipe, so it is damaged: begin anew with --restart.")
-    try:
         # Through today's schema, so that keys which are newer than the checkpoint have their defaults in both.
-        old = build(TrainingRecipe, {**state["recipe"], "title": recipe.title}, f"the checkpoint {folder}")
-    except ArgumentError as error:
-        raise ArgumentError(f"{error} Another version of mhex wrote it: begin anew with --restart.") from error
+        old = build(TrainingRecipe, {**state["recipe"], "title": recipe.title}, "its recipe")
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise ArgumentError(
+            f"The checkpoint {folder} is damaged, or of another version of mhex ({error}): begin anew with --restart."
+        ) from error
     recipe.check_same(old, folder.parent.parent)
     try:
         model.load_state_dict(read_tensors(folder / "model.safetensors"))

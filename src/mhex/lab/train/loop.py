@@ -166,9 +166,8 @@ class Loop:
                     self._check_loss(loss.item(), step)
                     self._log(loss=loss.item(), rate=self.optimizer.param_groups[0]["lr"])
                 ended = place == 0
-                due = (
-                    pace.steps and self.progress.step % pace.steps == 0
-                ) or time.monotonic() - latest_save > pace.seconds
+                waited = time.monotonic() - latest_save > pace.seconds
+                due = waited or (pace.steps and self.progress.step % pace.steps == 0)
                 if not ended and not (due and main):
                     continue
                 self.progress.loss_sum = sums.item()

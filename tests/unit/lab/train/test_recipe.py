@@ -72,7 +72,7 @@ def test_values_arrive_in_their_types(recipe):
         ({"augment": {"cutmix": 0.8, "mixup": 0.8}}, r"small\.yaml: augment: .*sum to at most 1"),
         ({"augment": {"flip": 2}}, r"augment\.flip should be .*at most 1, not 2"),
         ({"distil": {"share": 0.5}}, r"the key distil\.teachers is missing"),
-        ({"name": "../evil"}, r"the name of a recipe is the name of its folder"),
+        ({"name": "../evil"}, r"name is the name of a folder too"),
         ({"title": None}, r"the key title is missing; expected a text"),
         ({"heads": {"preset": "papper"}}, r"heads\.preset should be one of paper, identity"),
     ],
@@ -114,7 +114,7 @@ def test_mistakes_in_one_key(recipe, changes, words):
         ({"data": {"split": "all", "validation": 0.1}}, r"data\.split is all and data\.test is test"),
         (
             {"ship": {}, "model": {"source": "torchvision", "architecture": "resnet18"}},
-            r"ship writes files that mhex\.load reads.*not of torchvision",
+            r"ship is for mhex\.load, which reads.*not torchvision",
         ),
         ({"distil": {"teachers": []}}, r"distil\.teachers should be a list .*not \[\]"),
         ({"model": {"start": "small"}}, r"own weights"),
