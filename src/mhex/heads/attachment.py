@@ -137,9 +137,7 @@ def attach(
 def _new_settings(num_classes: int, junctions: Sequence[Junction], options: Mapping[str, Any]) -> Settings:
     """Settings of new heads, with the options that the user gave."""
     if options.get("exclude_special") and all(j.kind == "map" for j in junctions):
-        raise ArgumentError(
-            "Residual connections carry feature maps without special tokens: leave exclude_special=True out."
-        )
+        raise ArgumentError("The connections carry feature maps, without special tokens: leave exclude_special out.")
     options = {"gate_target": "sum" if all(j.meeting.normed for j in junctions) else "shortcut", **options}
     kinds = {"preset": Preset, "coupling": Coupling, "gate_target": GateTarget, "relu": Relu}
     for name, kind in kinds.items():

@@ -212,10 +212,8 @@ def _gate_pull(call: Call, name: str, successor: str, error: Tensor) -> Tensor:
         scores, call.nudges[name], _unit(error).to(scores.dtype), retain_graph=True, allow_unused=True
     )
     if gradient is None:
-        raise CaptureError(
-            f"The head of {successor} does not see the gate of {name}, which runs just before it: they lie on parallel "
-            "paths. Attach to connections that follow each other, with where=[...]."
-        )
+        words = f"The head of {successor} does not see the gate of {name}, which runs just before, on a parallel path"
+        raise CaptureError(f"{words}: attach to connections that follow each other, with where=[...].")
     return gradient
 
 

@@ -294,11 +294,10 @@ def _check_masks(host: nn.Module, heads: Heads, junctions: Sequence[Junction]) -
     for junction in junctions if heads.mask_places else []:
         arguments = inspect.signature(type(host.get_submodule(junction.unit)).forward).parameters
         if junction.kind == "token" and not tells_padding(arguments):
-            raise ArgumentError(
-                f"The model takes {', '.join(heads.mask_places)}, but does not hand it to {junction.name}, which in a "
-                "folded model sees its own arguments alone: give the unit's forward an attention_mask, or leave it "
-                "out with where=[...]."
+            words = (
+                f"The model does not hand {', '.join(heads.mask_places)} to {junction.name}, which in a folded model"
             )
+            raise ArgumentError(f"{words} sees its own arguments alone: hand it on, or leave it out with where=[...].")
 
 
 def _absorb(host: nn.Module, junction: Junction, gate: Tensor, block: ExplainerBlock) -> bool:

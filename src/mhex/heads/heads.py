@@ -53,10 +53,7 @@ class Settings:
 def checked_classes(value: Any) -> int:
     """A number of classes, or an error that says what is wrong with it."""
     if value is None:
-        raise ArgumentTypeError(
-            "Expected num_classes, the number of classes of the heads; only heads that were saved bring it along: "
-            "mhex.attach(model, weights='heads.safetensors')."
-        )
+        raise ArgumentTypeError("Expected num_classes, the number of classes; only heads from weights= bring it along.")
     if not isinstance(value, int) or isinstance(value, bool):
         raise ArgumentTypeError(f"Expected num_classes to be a whole number, but got {value!r}.")
     if value < 1:
@@ -138,19 +135,14 @@ class Heads(nn.Module):
     def last_name(self) -> str:
         """Name of the block that runs last; a CaptureError before a call has shown it."""
         if not self.order and len(self.places) > 1:
-            raise CaptureError(
-                "It is not known yet which head is the last: call the model once, because it may run its units in "
-                "another order than it lists them."
-            )
+            raise CaptureError("It is not known yet which head runs last: call the model once.")
         return (self.order or self.names)[-1]
 
     def check_whole(self, consequence: str, names: Sequence[str] = ()) -> None:
         """Refuse what the class matrices of some heads, or of all, are read for, where one was stripped."""
         if stripped := [name for name in names or self.names if self[name].w2 is None]:
-            raise CaptureError(
-                f"The heads at {some_of(stripped, 3)} were stripped, so {consequence}; attach heads again, or bring "
-                "back those that were saved before."
-            )
+            names = some_of(stripped, 3)
+            raise CaptureError(f"The heads at {names} were stripped, so {consequence}; attach heads again.")
 
     def strip(self, source: Source) -> int:
         """Strip the heads as `Scaffold.strip_heads` does; `source`, which predicts, is settled for good."""

@@ -147,9 +147,8 @@ def _of_modes(unit: nn.Module, name: str, calls: Calls, present: Iterable[str]) 
     try:
         training, evaluation = (_code(unit, mode, present, calls) for mode in (True, False))
     except UNTRACEABLE as error:
-        raise UnsupportedModelError(
-            f"{name} cannot be rewritten ({first_line(error)}); leave it out with where=[...]."
-        ) from error
+        words = f"{name} cannot be rewritten ({first_line(error)})"
+        raise UnsupportedModelError(f"{words}; leave it out with where=[...].") from error
     evaluating = _compiled(type(unit), evaluation)
     if training[0] == evaluation[0]:
         return evaluating
@@ -174,10 +173,8 @@ def _code(unit: nn.Module, training: bool, present: Iterable[str], calls: Calls)
         # Names of nodes depend on the way through the code; the number of an addition does not.
         meeting = met[junction.number] if junction.number < len(met) else None
         if meeting is None or meeting.channels != junction.meeting.channels:
-            raise UnsupportedModelError(
-                f"{junction.unit or ROOT} adds its shortcut elsewhere in training or with a mask than without, so no "
-                "head fits there; leave it out with where=[...]."
-            )
+            words = f"{junction.unit or ROOT} adds its shortcut elsewhere in training or with a mask than without"
+            raise UnsupportedModelError(f"{words}; leave it out with where=[...].")
         addition = nodes[meeting.addition]  # hooks are no additions, so it has the same name among them
         shortcut, branch = reversed(addition.args) if meeting.branch_first else addition.args
         with graph.inserting_before(addition):

@@ -14,7 +14,7 @@ import yaml
 from pydantic import BeforeValidator, Field, model_validator
 
 from mhex._schema import build
-from mhex.errors import ArgumentError, unknown_name
+from mhex.errors import ArgumentError, some_of, unknown_name
 from mhex.inputs.preprocess import IMAGENET_MEAN, IMAGENET_STD, Preprocess
 from mhex.lab.config import schema
 from mhex.lab.config.schema import Count, FileSection, NamedFiles, Natural, NotNegative, Positive, Share, ShareBelowOne
@@ -297,10 +297,8 @@ class TrainingRecipe(FileSection):
     def check_same(self, old: TrainingRecipe, out: Path) -> None:
         """Refuse to go on in a folder with the work of a recipe that differs in what decides the weights."""
         if wrong := _differences(old.identity(), self.identity()):
-            raise ArgumentError(
-                f"{out} holds the work of another recipe, which differs in {', '.join(wrong[:4])}"
-                f"{', ...' if len(wrong) > 4 else ''}: begin anew with --restart, or choose another folder with --out."
-            )
+            words = f"{out} holds the work of another recipe, which differs in {some_of(wrong, 4)}"
+            raise ArgumentError(f"{words}: begin anew with --restart, or choose another folder with --out.")
 
     def smoke(self) -> TrainingRecipe:
         """Cut the recipe down to a step or two, to try whether everything fits together."""

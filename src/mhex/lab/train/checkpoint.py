@@ -15,10 +15,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from mhex import _files
-from mhex._files import folder_aside, read_json, sync, write_text
+from mhex._files import folder_aside, misfit, read_json, sync, write_text
 from mhex._schema import build
 from mhex._settings import check_that
-from mhex.errors import ArgumentError, some_of
+from mhex.errors import ArgumentError
 from mhex.lab.config.recipe import TrainingRecipe
 from mhex.lab.config.schema import Natural
 from mhex.lab.train.optimiser import HEADS, PROJECTOR, Average
@@ -96,10 +96,7 @@ def transfer(model: nn.Module, path: Path, classifier: Sequence[str], *, same_da
     missing = [name for name in target if name not in fits and not name.startswith(free)]
     surplus = [name for name in state if name not in fits and not name.startswith(free)]
     if missing or surplus:
-        raise ArgumentError(
-            f"{path} should hold weights of the same architecture: it lacks {some_of(missing, 5) or 'nothing'} and "
-            f"has {some_of(surplus, 5) or 'nothing'} too much (or in another shape)."
-        )
+        raise ArgumentError(f"{path} should hold weights of the same architecture: {misfit(missing, surplus)}.")
     model.load_state_dict(fits, strict=False)
 
 
@@ -165,9 +162,8 @@ def load_checkpoint(
         # Through today's schema, so that keys which are newer than the checkpoint have their defaults in both.
         old = build(TrainingRecipe, {**state["recipe"], "title": recipe.title}, "its recipe")
     except (OSError, ValueError, LookupError, TypeError) as error:
-        raise ArgumentError(
-            f"The checkpoint {folder} is damaged, or of another version of mhex ({error}): begin anew with --restart."
-        ) from error
+        words = f"The checkpoint {folder} is damaged, or of another version of mhex ({error})"
+        raise ArgumentError(f"{words}: begin anew with --restart.") from error
     recipe.check_same(old, folder.parent.parent)
     try:
         model.load_state_dict(read_tensors(folder / "model.safetensors"))
@@ -190,10 +186,8 @@ def flatten(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[s
     flat = {f"{place}.{name}": value for place, part in state["state"].items() for name, value in part.items()}
     for key, value in flat.items():
         if not isinstance(value, Tensor | _PLAIN):
-            raise ArgumentError(
-                f"{type(optimizer).__name__} keeps {key.partition('.')[2]!r} as {type(value).__name__}, which a "
-                "checkpoint cannot hold: choose another train.optimizer."
-            )
+            words = f"{type(optimizer).__name__} keeps {key.partition('.')[2]!r} as {type(value).__name__}"
+            raise ArgumentError(f"{words}, which a checkpoint cannot hold: choose another train.optimizer.")
     for place, group in enumerate(state["param_groups"]):
         # What else is in a group, betas and lists of parameters, never changes.
         flat |= {f"{GROUP}{place}.{name}": value for name, value in group.items() if isinstance(value, Tensor | _PLAIN)}

@@ -71,9 +71,7 @@ def one_sentence(words: str, advice: str) -> Iterator[None]:
     except MhexError:
         raise
     except torch.OutOfMemoryError as error:
-        raise ArgumentError(
-            f"{words}, since it does not fit into memory: lower train.batch, or raise train.accumulate."
-        ) from error
+        raise ArgumentError(f"{words} within memory: lower train.batch, or raise train.accumulate.") from error
     except FAILURES as error:
         raise ArgumentError(f"{words}. {in_one_line(error)} {advice}") from error
 
@@ -92,10 +90,8 @@ def try_step(loop: Loop) -> None:
             batch = loop.feed.varied(rows, slice(0, loop.share), loop.table, recipe.seed, 0)
             loss: torch.Tensor = loop.objective(batch.inputs, batch.targets, loop.advice(batch))
         if not math.isfinite(loss.item()):
-            raise DivergedError(
-                f"The first loss of {recipe.name} is {loss.item()}, before anything was learned: check data.mean, "
-                "data.std, model.arguments and the weights it starts from."
-            )
+            words = f"The first loss of {recipe.name} is {loss.item()}, before anything was learned"
+            raise DivergedError(f"{words}: check data.mean, data.std, model.arguments and the weights it starts from.")
         with one_sentence(f"{recipe.name}: no gradient can be computed", "Choose another network."):
             loss.backward()  # type: ignore[no-untyped-call]
         words = f"train.optimizer: {settings.optimizer} cannot take a step here"
