@@ -84,10 +84,11 @@ def attach(
         raise ArgumentError(f"The model has an attribute {PREFIX!r} of its own, where its heads would live; rename it.")
     check_outputs(outputs)
     flags = {"exclude_special": exclude_special, "multi_label": multi_label}
-    for flag, value in flags.items():
-        check_kind(flag, value, (bool, NoneType))
+    for flag, choice in flags.items():
+        check_kind(flag, choice, (bool, NoneType))
     choices = {"preset": preset, "coupling": coupling, "gate_target": gate_target, "relu": relu, "outputs": outputs}
-    options = {name: value for name, value in {**choices, **flags}.items() if value is not None}
+    settled = {**choices, **flags}.items()
+    options: dict[str, Any] = {name: value for name, value in settled if value is not None}
     overview = survey(model)
     extras: dict[str, Any] = {}
     state: dict[str, Tensor] | None = None

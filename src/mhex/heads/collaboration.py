@@ -212,8 +212,9 @@ def _gate_pull(call: Call, name: str, successor: str, error: Tensor) -> Tensor:
         scores, call.nudges[name], _unit(error).to(scores.dtype), retain_graph=True, allow_unused=True
     )
     if gradient is None:
-        words = f"The head of {successor} does not see the gate of {name}, which runs just before, on a parallel path"
-        raise CaptureError(f"{words}: attach to connections that follow each other, with where=[...].")
+        raise CaptureError(
+            f"The head of {successor} does not see the gate of {name}: they lie on parallel paths; see where=[...]."
+        )
     return gradient
 
 
@@ -252,8 +253,7 @@ def study(seen: Collaboration, against: Mapping[str, Values] | None = None, leve
         level: Confidence of the intervals.
     """
     if against is not None and not isinstance(against, Mapping):
-        kind = type(against).__name__
-        raise ArgumentTypeError(f"Expected values (N,) by name, such as against={{'SAD': drops}}, but got {kind}.")
+        raise ArgumentTypeError(f"Expected against= as {{'SAD': values (N,)}}, but got {type(against).__name__}.")
     variables = dict(against or {})
     if reserved := {CONFIDENCE, *seen.blocks} & variables.keys():
         raise ArgumentError(f"Expected other names in against= than {', '.join(sorted(reserved))}, which are taken.")

@@ -178,7 +178,7 @@ def test_two_masks_at_once_are_refused_and_one_is_not() -> None:
     own = model(places, x, padding_mask=mask)
     mhex.attach(model, 4)
     assert torch.equal(model(places, x, padding_mask=mask), own)  # and one row of places is no other batch
-    with pytest.raises(CaptureError, match="attn_mask and padding_mask, .* with attn_mask or padding_mask"):
+    with pytest.raises(CaptureError, match=r"attn_mask and padding_mask, .* with attn_mask or padding_mask"):
         model(places, x, padding_mask=mask, attn_mask=torch.ones(3, 1, 1))
 
 

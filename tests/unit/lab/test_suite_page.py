@@ -208,7 +208,7 @@ def test_rows_that_do_not_belong_are_refused(many: tuple[Path, SuiteResult], tmp
         stored_result(folder, suite_of_words(many[1].suite, name="other"))
     told = json.loads((folder / "suite.json").read_text())
     for key, value, words in (
-        ("images", 5, "Expected rows of 5 samples .*there are 6"),
+        ("images", 5, "Expected rows of 5 samples .*but got 6"),
         ("methods", ["gae", "lrp"], "Expected rows of lrp"),
     ):
         record = {**told["models"]["tiny-vit"], key: value}

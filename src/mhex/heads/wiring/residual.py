@@ -238,8 +238,8 @@ def placed(seen: Survey, where: str | Sequence[str]) -> list[Junction]:
     main = [j for j in seen.junctions if j.kind == "map" or j.last]
     if not isinstance(where, str):
         if not isinstance(where, Collection) or isinstance(where, (Mapping, bytes)):
-            choices = ", ".join(map(repr, _PLACEMENTS))
-            raise ArgumentTypeError(f"Expected where to be {choices} or a list of connections, but got {where!r}.")
+            names = ", ".join(map(repr, _PLACEMENTS))
+            raise ArgumentTypeError(f"Expected where to be {names} or a list of connections, but got {where!r}.")
         return named(seen, where)
     if seen.left_out:
         reasons = some_of([f"{name}: {why}" for name, why in seen.left_out.items()], between="; ")
