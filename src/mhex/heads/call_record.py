@@ -52,10 +52,8 @@ class Call:
         marks = self.versions.get(name, {})
         for role, tensor in tensors.items():
             if role in marks and tensor._version != marks[role]:
-                raise CaptureError(
-                    f"The model writes in place into the {role} of {name!r} after its head has read it, so what the "
-                    "head saw is lost; make that operation out of place, or leave the unit out with blocks=[...]."
-                )
+                words = f"The model writes in place into the {role} of {name!r} after its head has read it"
+                raise CaptureError(f"{words}; write it out of place, or leave the unit out with blocks=[...].")
 
 
 class _ThreadCalls(threading.local):

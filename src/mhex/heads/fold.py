@@ -294,10 +294,11 @@ def _check_masks(host: nn.Module, heads: Heads, junctions: Sequence[Junction]) -
     for junction in junctions if heads.mask_places else []:
         arguments = inspect.signature(type(host.get_submodule(junction.unit)).forward).parameters
         if junction.kind == "token" and not tells_padding(arguments):
-            words = (
-                f"The model does not hand {', '.join(heads.mask_places)} to {junction.name}, which in a folded model"
+            words = f"In a folded model {junction.name} sees its own arguments alone"
+            masks = ", ".join(heads.mask_places)
+            raise ArgumentError(
+                f"{words}: hand {masks} to it in the model's forward, or leave it out with where=[...]."
             )
-            raise ArgumentError(f"{words} sees its own arguments alone: hand it on, or leave it out with where=[...].")
 
 
 def _absorb(host: nn.Module, junction: Junction, gate: Tensor, block: ExplainerBlock) -> bool:

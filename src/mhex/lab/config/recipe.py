@@ -254,10 +254,7 @@ class TrainingRecipe(FileSection):
         elif augment.cutmix or augment.mixup:
             yield "augment.cutmix and augment.mixup should be 0 with unlabelled: a view shows one image."
         if train.accumulate > 1 or train.batch < 2:
-            yield (
-                "train.accumulate should be 1 and train.batch at least 2 with unlabelled, which tells each image from "
-                "all others of the batch: set them so; several processes share one batch."
-            )
+            yield "train.accumulate should be 1 and train.batch at least 2 with unlabelled: it compares batches."
         if train.freeze != "none":
             yield f"train.freeze: {train.freeze} does not go with unlabelled, which trains the body: leave it out."
 
