@@ -3,15 +3,17 @@
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
+from types import NoneType
 from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 
+from mhex._settings import check_kind
 from mhex.capture import Outputs, check_outputs, known_anatomy
 from mhex.capture.batch import mask_arguments
 from mhex.capture.hooks import follow_calls
-from mhex.errors import ArgumentError, ArgumentTypeError, some_of, unknown_name, warn
+from mhex.errors import ArgumentError, unknown_name, warn
 from mhex.heads.block import Coupling, GateTarget, Preset, Relu, wide_dtype
 from mhex.heads.files import read_heads
 from mhex.heads.fold import Folded, FoldedBlock
@@ -77,21 +79,16 @@ def attach(
     if any(is_grafted(module) for module in model.modules()):
         raise ArgumentError("The model carries heads already; call detach() on its scaffold first.")
     if any(isinstance(module, (Folded, FoldedBlock)) for module in model.modules()):
-        raise ArgumentError(
-            "This is a folded model: the gates of its heads are part of it for good. Attach heads to the model that it "
-            "was folded from."
-        )
+        raise ArgumentError("This is a folded model, for good; attach heads to the model that it was folded from.")
     if hasattr(model, PREFIX):
         raise ArgumentError(f"The model has an attribute {PREFIX!r} of its own, where its heads would live; rename it.")
     check_outputs(outputs)
-    for flag, value in {"exclude_special": exclude_special, "multi_label": multi_label}.items():
-        if value is not None and not isinstance(value, bool):
-            raise ArgumentTypeError(f"Expected {flag} to be True or False, but got {value!r}.")
-    options: dict[str, Any] = {
-        **{"preset": preset, "coupling": coupling, "gate_target": gate_target, "relu": relu},
-        **{"exclude_special": exclude_special, "multi_label": multi_label, "outputs": outputs},
-    }
-    options = {name: value for name, value in options.items() if value is not None}
+    flags = {"exclude_special": exclude_special, "multi_label": multi_label}
+    for flag, choice in flags.items():
+        check_kind(flag, choice, (bool, NoneType))
+    choices = {"preset": preset, "coupling": coupling, "gate_target": gate_target, "relu": relu, "outputs": outputs}
+    settled = {**choices, **flags}.items()
+    options: dict[str, Any] = {name: value for name, value in settled if value is not None}
     overview = survey(model)
     extras: dict[str, Any] = {}
     state: dict[str, Tensor] | None = None
@@ -102,25 +99,20 @@ def attach(
     else:
         settings, extras, state = read_heads(Path(weights))
         options |= {} if num_classes is None else {"num_classes": num_classes}
-        for name, value in options.items():
-            if value != (setting := getattr(settings, name)):
-                raise ArgumentError(
-                    f"Expected {name}={setting!r} as in {weights}, but got {name}={value!r}; leave it out, or attach "
-                    "new heads without weights=."
-                )
         junctions = named(overview, settings.junctions)
-        widths = dict(zip(settings.junctions, settings.channels, strict=True))
-        for junction in junctions:
-            if junction.meeting.channels != widths[junction.name]:
-                raise ArgumentError(
-                    f"The heads in {weights} were made for {widths[junction.name]} channels at {junction.name}, but "
-                    f"this model has {junction.meeting.channels}: it is another architecture."
-                )
+        stored = {name: getattr(settings, name) for name in options}
         if where is not None and {j.name for j in placed(overview, where)} != set(settings.junctions):
-            raise ArgumentError(
-                f"The heads in {weights} belong to {some_of([j.name for j in junctions])}, but where={where!r} came; "
-                "leave it out, or attach new heads without weights=."
-            )
+            options, stored = {**options, "where": where}, {**stored, "where": [j.name for j in junctions]}
+        for name, value in options.items():
+            if value != stored[name]:
+                raise ArgumentError(
+                    f"Expected {name}={stored[name]!r} as in {weights}, but got {name}={value!r}; leave it out, or "
+                    "attach new heads without weights=."
+                )
+        widths = dict(zip(settings.junctions, settings.channels, strict=True))
+        if wrong := [j for j in junctions if j.meeting.channels != widths[j.name]]:
+            words = f"{wrong[0].name} has {wrong[0].meeting.channels} channels, not {widths[wrong[0].name]}"
+            raise ArgumentError(f"The heads in {weights} were made for another architecture: here {words}.")
     anatomy = known_anatomy(model)
     like = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
     prefix_tokens = 0 if anatomy is None or anatomy.modality == "text" else anatomy.prefix_tokens
@@ -146,12 +138,8 @@ def attach(
 def _new_settings(num_classes: int, junctions: Sequence[Junction], options: Mapping[str, Any]) -> Settings:
     """Settings of new heads, with the options that the user gave."""
     if options.get("exclude_special") and all(j.kind == "map" for j in junctions):
-        raise ArgumentError(
-            "Expected a model of tokens with exclude_special=True, but its residual connections carry feature maps, "
-            "which have no class or separator tokens; leave it out."
-        )
-    gate_target = "sum" if all(j.meeting.normed for j in junctions) else "shortcut"
-    options = {"gate_target": gate_target, **options}
+        raise ArgumentError("The connections carry feature maps, without special tokens: leave exclude_special out.")
+    options = {"gate_target": "sum" if all(j.meeting.normed for j in junctions) else "shortcut", **options}
     kinds = {"preset": Preset, "coupling": Coupling, "gate_target": GateTarget, "relu": Relu}
     for name, kind in kinds.items():
         if name in options and options[name] not in get_args(kind):

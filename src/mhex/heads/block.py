@@ -93,9 +93,8 @@ class ExplainerBlock(nn.Module):
         strength = state_dict.get(f"{prefix}strength")
         if self.fixed and strength is not None and not strength.is_meta and bool(strength.any()):
             raise ArgumentError(
-                "Expected heads whose gates are off, because preset='probe' keeps every gate at exactly 1, but the "
-                f"gates in this state are on ({prefix}strength is {float(strength):g}): attach heads with the preset "
-                "that the state was trained with, then load it. These heads stay as they were."
+                f"Expected gates that are off: preset='probe' keeps every gate at exactly 1, and {prefix}strength is "
+                f"{float(strength):g}; attach heads with the preset that this state was trained with, then load it."
             )
         intercept = state_dict.get(f"{prefix}intercept")
         if intercept is not None:

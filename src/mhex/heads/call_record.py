@@ -52,10 +52,8 @@ class Call:
         marks = self.versions.get(name, {})
         for role, tensor in tensors.items():
             if role in marks and tensor._version != marks[role]:
-                raise CaptureError(
-                    f"The model writes in place into the {role} of {name!r} after its head has read it, so what the "
-                    "head saw is lost; make that operation out of place, or leave the unit out with blocks=[...]."
-                )
+                words = f"The model writes in place into the {role} of {name!r} after its head has read it"
+                raise CaptureError(f"{words}; write it out of place, or leave the unit out with blocks=[...].")
 
 
 class _ThreadCalls(threading.local):
@@ -228,10 +226,7 @@ class HeadReading:
     def scores(self, source: Source) -> Tensor:
         """Class scores (B, n) of the classifier, of the last head or of the running sum."""
         if source == "classifier":
-            return self._required_classifier(
-                "predict: set scaffold.predict_from to 'last_head' or 'sum' (None chooses), or give the model a "
-                "classifier of that size."
-            )
+            return self._required_classifier("predict: set scaffold.predict_from to 'last_head' or 'sum'")
         if source == "sum":
             return self.sum
         if not self.call.logits:
@@ -248,22 +243,14 @@ class HeadReading:
         dead = [name for name, scores in self.call.logits.items() if not scores.requires_grad]
         cut = [name for name in dead if any(p.requires_grad for p in self.heads[name].parameters())]
         if cut and torch.is_grad_enabled() and self.call.graph:  # reentrant checkpointing runs a unit without a graph
-            raise CaptureError(
-                f"No gradient reaches the heads {some_of(cut, 3)}: reentrant activation checkpointing cuts them "
-                "off; use use_reentrant=False."
-            )
+            raise CaptureError(f"No gradient reaches {some_of(cut, 3)}: checkpoint with use_reentrant=False.")
         terms = self._all_heads()
         if classifier:
-            advice = "pass classifier=False to train the heads alone, or give the model a classifier of that size."
-            terms.append(self._required_classifier(f"join in the loss: {advice}"))
+            terms.append(self._required_classifier("join in the loss: pass classifier=False to train the heads alone"))
         return terms
 
     def _all_heads(self) -> list[Tensor]:
-        if stripped := sum(block.w2 is None for block in self.heads.named_blocks().values()):
-            raise CaptureError(
-                f"{stripped} of {len(self.heads.blocks)} heads were stripped, so there is no sum of them and no loss; "
-                "attach heads again, or bring back those that were saved before."
-            )
+        self.heads.check_whole("there is no sum of all heads and no loss")
         return self.heads_only
 
     def _host_scores(self) -> Tensor | None:
@@ -279,5 +266,5 @@ class HeadReading:
             return scores
         output, classes = self.call.output, self.heads.settings.num_classes
         shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
-        words = f"The heads have {classes} classes, but the model returns {shape}"
-        raise ArgumentError(f"{words}, so its classifier cannot {purpose}")
+        words = f"The heads have {classes} classes, but the model returns {shape}, so its classifier cannot {purpose}"
+        raise ArgumentError(f"{words}, or give the model a classifier of that size.")

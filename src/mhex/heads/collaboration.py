@@ -16,10 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from mhex._files import writing
 from mhex._progress import track
 from mhex._settings import check_count
 from mhex.capture import full
-from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, unknown_name, warn
+from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, some_of, unknown_name, warn
 from mhex.heads.block import wide_dtype
 from mhex.heads.call_record import Call, HeadReading
 from mhex.heads.heads import Heads, required_heads
@@ -42,14 +43,8 @@ class _Drawing:
         """Draw into a file; its suffix (`.png`, `.jpg`, `.pdf`, `.svg`, `.webp`) says how. Folders are made."""
         from mhex.viz import save_figure
 
-        path = Path(path)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ArgumentError(
-                f"Expected a path in a folder that can be made, but {path.parent} cannot: {error.strerror or error}; "
-                "choose another path."
-            ) from error
+        with writing(path):
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
         return save_figure(self.show(), path)
 
 
@@ -152,20 +147,13 @@ def measure_all(model: nn.Module, inputs: Any, labels: Tensor | None, chunk: int
 def checked_heads(model: nn.Module) -> Heads:
     """The heads of a model, or an ArgumentError if no gate and head share a matrix, or there are no two blocks."""
     heads = required_heads(model)
-    settings = heads.settings
-    if settings.coupling != "shared":
-        why = "has no gate" if settings.coupling == "head_only" else "gives gate and head a matrix each"
+    coupling, names = heads.settings.coupling, heads.names
+    if coupling != "shared" or len(names) < 2:
         raise ArgumentError(
-            f"Expected gates and heads that share a matrix, but coupling={settings.coupling!r} {why}, so they cannot "
-            "pull it together or apart; attach with coupling='shared'."
+            "Expected at least two blocks, whose gates and heads share a matrix, because a gate is judged by the head "
+            f"after it, but got coupling={coupling!r} at {some_of(names)}; attach with coupling='shared', where='all'."
         )
-    if len(settings.junctions) < 2:
-        raise ArgumentError(
-            f"Expected at least two blocks, but there is only {settings.junctions[0]}: a gate is judged by the head "
-            "after it; attach to more connections, for instance where='all'."
-        )
-    if any(block.w2 is None for block in heads.named_blocks().values()):
-        raise CaptureError("The heads were stripped, so they have no loss; attach them again.")
+    heads.check_whole("they have no loss")
     return heads
 
 
@@ -225,8 +213,7 @@ def _gate_pull(call: Call, name: str, successor: str, error: Tensor) -> Tensor:
     )
     if gradient is None:
         raise CaptureError(
-            f"The head of {successor} does not see the gate of {name}, which runs just before it: they lie on parallel "
-            "paths. Attach to connections that follow each other, with where=[...]."
+            f"The head of {successor} does not see the gate of {name}: they lie on parallel paths; see where=[...]."
         )
     return gradient
 
@@ -266,10 +253,7 @@ def study(seen: Collaboration, against: Mapping[str, Values] | None = None, leve
         level: Confidence of the intervals.
     """
     if against is not None and not isinstance(against, Mapping):
-        raise ArgumentTypeError(
-            f"Expected against= to give values (N,) a name, for instance {{'SAD': drops}}, but got "
-            f"{type(against).__name__}."
-        )
+        raise ArgumentTypeError(f"Expected against= as {{'SAD': values (N,)}}, but got {type(against).__name__}.")
     variables = dict(against or {})
     if reserved := {CONFIDENCE, *seen.blocks} & variables.keys():
         raise ArgumentError(f"Expected other names in against= than {', '.join(sorted(reserved))}, which are taken.")
@@ -326,11 +310,7 @@ def confidence_map(
 
 def cell_masks(height: int, width: int, grid: int) -> Tensor:
     """The parts of an image, row by row, bool (grid * grid, H, W); it is cut at `floor(i * H / grid)`."""
-    if not isinstance(grid, int) or isinstance(grid, bool) or not 1 <= grid <= min(height, width):
-        raise ArgumentError(
-            f"Expected grid to be a whole number from 1 to {min(height, width)}, the smaller side of the images, but "
-            f"got {grid!r}."
-        )
+    check_count("grid", grid, most=min(height, width))
     edges = (torch.arange(1, grid + 1) * size // grid for size in (height, width))
     rows, columns = (torch.bucketize(torch.arange(int(end[-1])), end, right=True) for end in edges)
     return rows[:, None] * grid + columns == torch.arange(grid * grid)[:, None, None]
@@ -350,17 +330,11 @@ def _count(blocks: str, available: int) -> int:
 
 def _images(inputs: Any) -> Tensor:
     images = inputs.get(_IMAGES) if isinstance(inputs, Mapping) else inputs
+    if isinstance(images, Tensor) and images.is_floating_point() and images.dim() == 4:
+        return images
     came = f"the arguments {', '.join(inputs)}" if isinstance(inputs, Mapping) else type(images).__name__
-    if isinstance(images, Tensor):
-        if images.is_floating_point() and images.dim() == 4:
-            return images
-        came = f"{tuple(images.shape)} ({images.dtype})"
-        if images.is_floating_point() and images.dim() == 3:
-            raise ArgumentError(
-                f"Expected images (B, C, H, W), but got one without a batch axis, {tuple(images.shape)}: pass "
-                "image[None], and its label likewise."
-            )
+    came = f"{tuple(images.shape)} ({images.dtype})" if isinstance(images, Tensor) else came
     raise ArgumentError(
-        f"Expected images (B, C, H, W), as a tensor or as {_IMAGES!r}, but got {came}: a grid is laid over images "
-        "only. Scaffold.collaboration serves texts too."
+        f"Expected images (B, C, H, W), as a tensor or as {_IMAGES!r}, but got {came}: pass a single image, and its "
+        "label, as image[None]; for texts there is Scaffold.collaboration."
     )

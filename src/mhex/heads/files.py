@@ -9,6 +9,7 @@ from pydantic import BaseModel, Json, ValidationError
 from torch import Tensor
 
 from mhex._files import read_tensors, write_tensors, writing
+from mhex._settings import check_that
 from mhex.errors import ArgumentError
 from mhex.heads.heads import Heads, Settings, Source
 
@@ -47,10 +48,8 @@ def read_heads(path: Path) -> tuple[Settings, dict[str, Any], dict[str, Tensor]]
     """Settings, choices of training, and weights of a file written by `save_heads`."""
     state, metadata = read_tensors(path, "scaffold.save")
     if metadata.get("format") != _FORMAT:
-        raise ArgumentError(
-            f"Expected a file of heads written by scaffold.save, but {path} says {metadata.get('format')!r}; "
-            "weights of a whole model are loaded with load_state_dict."
-        )
+        words = f"Expected a file of heads written by scaffold.save, but {path} says {metadata.get('format')!r}"
+        raise ArgumentError(f"{words}; weights of a whole model are loaded with load_state_dict.")
     try:
         header = _FileHeader.model_validate({name: metadata.get(name, "") for name in _FileHeader.model_fields})
     except ValidationError as error:
@@ -61,17 +60,13 @@ def read_heads(path: Path) -> tuple[Settings, dict[str, Any], dict[str, Tensor]]
             "the heads again, or update mhex if a newer version wrote them."
         ) from error
     settings, extras = header.settings, header.extras.model_dump(exclude_unset=True)
-    if len(settings.channels) != len(settings.junctions) or len(set(settings.junctions)) != len(settings.junctions):
-        raise ArgumentError(
-            f"Expected a width for each junction in {path}, but got {settings.channels} for {settings.junctions}."
-        )
+    widths, junctions = settings.channels, settings.junctions
+    paired = len(widths) == len(junctions) == len(set(junctions))
+    check_that(paired, f"a width for each junction in {path}", f"{widths} for {junctions}")
     rows = {tensor.shape[:1] for name, tensor in state.items() if name.endswith(".w2.weight")}
-    sides = (settings.num_classes, *settings.channels)  # matrices are made of these
-    if not all(1 <= side <= _LARGEST for side in sides) or rows - {(settings.num_classes,)}:
-        raise ArgumentError(
-            f"Expected weights in {path} for the {settings.num_classes} classes and the channels {settings.channels} "
-            "of its settings, but they are not so; save the heads again."
-        )
-    if misplaced := set(extras.get("order", ())) - set(settings.junctions):
-        raise ArgumentError(f"{path} gives an order to blocks that it does not have: {sorted(misplaced)}.")
+    sides = (settings.num_classes, *widths)  # matrices are made of these
+    fits = all(1 <= side <= _LARGEST for side in sides) and rows <= {(settings.num_classes,)}
+    check_that(fits, f"weights for {sides} classes and channels in {path}", "others", "; save the heads again")
+    misplaced = set(extras.get("order", ())) - set(junctions)
+    check_that(not misplaced, f"an order of its own blocks in {path}", sorted(misplaced))
     return settings, extras, state

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from mhex.capture import read_logits
 from mhex.capture.batch import kept_tokens, tells_padding
 from mhex.capture.hooks import unfollow_calls
-from mhex.errors import ArgumentError, CaptureError, UnsupportedModelError, some_of
+from mhex.errors import ArgumentError, UnsupportedModelError
 from mhex.heads.block import Coupling, ExplainerBlock, channel_axis, class_scores, gated_sum, pooled_sum, pooled_target
 from mhex.heads.call_record import HeadReading, decided
 from mhex.heads.heads import PREFIX, Heads, Source, required_heads
@@ -254,13 +254,10 @@ def fold_model(
     """The module of `Scaffold.fold`; `factors` (C,) by name of a junction take the place of its gate."""
     last = heads.last_name() if source == "last_head" else None
     if heads.settings.exclude_special and not heads.prefix_tokens:
-        raise ArgumentError(
-            "Heads with exclude_special=True must see the token ids, which do not reach the units of a folded text "
-            "model; attach with exclude_special=False."
-        )
+        raise ArgumentError("Units of a folded model do not see the token ids; attach with exclude_special=False.")
     needed = heads.names if source == "sum" else () if last is None else (last,)
-    if stripped := [name for name in needed if heads[name].w2 is None]:
-        raise CaptureError(f"The heads at {some_of(stripped, 3)} were stripped, so {source!r} cannot predict.")
+    if needed:
+        heads.check_whole(f"{source!r} cannot predict", needed)
     host = without_heads(copy.deepcopy(model))
     junctions = [junction for junction in survey(host).junctions if junction.name in heads.places]
     _check_masks(host, heads, junctions)
@@ -297,10 +294,10 @@ def _check_masks(host: nn.Module, heads: Heads, junctions: Sequence[Junction]) -
     for junction in junctions if heads.mask_places else []:
         arguments = inspect.signature(type(host.get_submodule(junction.unit)).forward).parameters
         if junction.kind == "token" and not tells_padding(arguments):
+            words = f"In a folded model {junction.name} sees its own arguments alone"
+            masks = ", ".join(heads.mask_places)
             raise ArgumentError(
-                f"The model takes {', '.join(heads.mask_places)}, but does not hand it to {junction.name}, which in a "
-                "folded model sees its own arguments alone: give the unit's forward an attention_mask, or leave it "
-                "out with where=[...]."
+                f"{words}: hand {masks} to it in the model's forward, or leave it out with where=[...]."
             )
 
 

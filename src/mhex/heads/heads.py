@@ -15,7 +15,7 @@ from mhex.capture.anatomy import GUEST
 from mhex.capture.batch import first_and_last, kept_tokens, tells_padding
 from mhex.capture.hooks import see_each
 from mhex.capture.outputs import Ending, ending_in_graph
-from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, warn
+from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, some_of, warn
 from mhex.heads.block import Coupling, ExplainerBlock, GateTarget, Preset, Relu, wide_dtype
 from mhex.heads.call_record import Call, CallRecord, HeadReading, in_order
 from mhex.heads.losses import check_labels
@@ -53,10 +53,7 @@ class Settings:
 def checked_classes(value: Any) -> int:
     """A number of classes, or an error that says what is wrong with it."""
     if value is None:
-        raise ArgumentTypeError(
-            "Expected num_classes, the number of classes of the heads; only heads that were saved bring it along: "
-            "mhex.attach(model, weights='heads.safetensors')."
-        )
+        raise ArgumentTypeError("Expected num_classes, the number of classes; only heads from weights= bring it along.")
     if not isinstance(value, int) or isinstance(value, bool):
         raise ArgumentTypeError(f"Expected num_classes to be a whole number, but got {value!r}.")
     if value < 1:
@@ -114,10 +111,8 @@ class Heads(nn.Module):
         try:
             self.load_state_dict(dict(state), strict=True)
         except RuntimeError as error:
-            problems = misfit_of(self, state)
-            raise ArgumentError(
-                f"The weights of the heads do not fit their settings: {problems}; save them again."
-            ) from error
+            words = f"The weights of the heads do not fit their settings: {misfit_of(self, state)}"
+            raise ArgumentError(f"{words}; save them again.") from error
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -140,18 +135,21 @@ class Heads(nn.Module):
     def last_name(self) -> str:
         """Name of the block that runs last; a CaptureError before a call has shown it."""
         if not self.order and len(self.places) > 1:
-            raise CaptureError(
-                "It is not known yet which head is the last: call the model once, because it may run its units in "
-                "another order than it lists them."
-            )
+            raise CaptureError("It is not known yet which head runs last: call the model once.")
         return (self.order or self.names)[-1]
+
+    def check_whole(self, consequence: str, names: Sequence[str] = ()) -> None:
+        """Refuse what the class matrices of some heads, or of all, are read for, where one was stripped."""
+        if stripped := [name for name in names or self.names if self[name].w2 is None]:
+            names = some_of(stripped, 3)
+            raise CaptureError(f"The heads at {names} were stripped, so {consequence}; attach heads again.")
 
     def strip(self, source: Source) -> int:
         """Strip the heads as `Scaffold.strip_heads` does; `source`, which predicts, is settled for good."""
         before = sum(p.numel() for p in self.parameters())
         last = self.last_name() if source == "last_head" else None
-        if last is not None and self[last].w2 is None:
-            raise CaptureError("The last head was stripped before, so it cannot predict; attach the heads again.")
+        if last is not None:
+            self.check_whole("the last one cannot predict", [last])
         if source == "sum":
             warn("Nothing can be stripped: predictions come from the sum of all heads, which reads every matrix.")
             return 0
@@ -169,12 +167,9 @@ class Heads(nn.Module):
         """Give every block a new class matrix, drawn as at the start; the gates' matrices stay."""
         checked_classes(num_classes)
         blocks = self.named_blocks()
-        for name, block in blocks.items():
-            if block.w1 is None and block.coupling != "head_only":
-                raise ArgumentError(
-                    f"The block at {name} was stripped of its first matrix, so it cannot learn classes; attach new "
-                    "heads."
-                )
+        bare = [name for name, block in blocks.items() if block.w1 is None and block.coupling != "head_only"]
+        if bare:
+            raise ArgumentError(f"{bare[0]} was stripped of its first matrix, so it cannot learn; attach new heads.")
         for block in blocks.values():
             like = block.strength if block.w1 is None else block.w1.weight
             fresh = nn.Linear(block.channels, num_classes, bias=False)
@@ -243,9 +238,7 @@ class Heads(nn.Module):
         """How the host makes probabilities of its logits, as far as it is known."""
         if self.settings.outputs == "probabilities":
             return Ending("sigmoid" if self.settings.binary else "softmax")
-        if self.settings.outputs == "logits":
-            return None
-        return None if self.record.ending == "unseen" else self.record.ending
+        return None if self.settings.outputs == "logits" or self.record.ending == "unseen" else self.record.ending
 
     def note_ending(self, ending: Ending | None) -> None:
         """Take in how the host makes probabilities of its logits, and tell the user once."""
@@ -282,14 +275,11 @@ class Heads(nn.Module):
             if call.rows and x.shape[0] not in call.rows:
                 raise CaptureError(
                     f"Expected {' or '.join(map(str, sorted(call.rows)))} samples along the first axis at {name}, as "
-                    f"in the inputs, but its tensors have the shape {tuple(x.shape)}: patches or choices that are "
-                    "folded into the batch have no head of their own; leave the unit out with where=[...]."
+                    f"in the inputs, but its tensors have the shape {tuple(x.shape)}: no head serves patches or "
+                    "choices that are folded into the batch; leave the unit out with where=[...]."
                 )
             if name in call.ran:
-                raise CaptureError(
-                    f"{name} ran twice in one forward pass, and one head cannot serve both (a layer that is shared, as "
-                    "in ALBERT); leave it out with where=[...]."
-                )
+                raise CaptureError(f"{name} ran twice in one pass (a shared layer?); leave it out with where=[...].")
             call.ran.append(name)
             if output.logits is not None:
                 call.logits[name] = output.logits
@@ -305,22 +295,19 @@ class Heads(nn.Module):
         keep, above = kept_tokens(masks, {} if call is None else call.masks, x.shape[0], x.shape[1], name)
         if above and name not in self.record.masked_above:
             self.record.masked_above = (*self.record.masked_above, name)
-        if call is None and name in self.record.masked_above:
-            raise CaptureError(
-                f"{name} must see the mask that the whole model is called with, but runs outside of such a call (or is "
-                "recomputed by activation checkpointing); hand the unit its attention_mask, or leave it out."
-            )
-        if not self.settings.exclude_special:
-            return keep
-        if self.prefix_tokens:
+        special = None if call is None else call.special
+        if self.settings.exclude_special and self.prefix_tokens:
             special = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2]) < self.prefix_tokens
-        elif call is not None and call.special is not None:
-            special = call.special
-        else:
+        lost = "mask" if call is None and name in self.record.masked_above else ""
+        lost = "token ids" if self.settings.exclude_special and special is None else lost
+        if lost:
             raise CaptureError(
-                "exclude_special=True must see the token ids, but the unit runs outside of a call of the whole model "
-                "(or is recomputed by activation checkpointing); attach with exclude_special=False."
+                f"{name} must see the {lost} of the whole model's call, but runs outside of one (or is recomputed by "
+                "activation checkpointing); hand the unit its attention_mask, attach with exclude_special=False, or "
+                "leave it out."
             )
+        if special is None:
+            return keep
         return ~special if keep is None else keep & ~special
 
 

@@ -1,13 +1,14 @@
 """Losses of the heads, and the running sum of their class scores."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from mhex.errors import ArgumentError, ArgumentTypeError
+from mhex._settings import check_choice, check_that
+from mhex.errors import ArgumentTypeError
 
 Mode = Literal["pretrain", "finetune"]
 Reduction = Literal["sum", "mean"]
@@ -15,8 +16,7 @@ Reduction = Literal["sum", "mean"]
 
 def running_sum(logits: Sequence[Tensor], decay: float) -> Tensor:
     """`s_L` of `s_l = y_l + decay * s_(l-1)` for class scores (B, n), first head to last; a decay of 1 is the sum."""
-    if not 0 <= decay <= 1:
-        raise ArgumentError(f"Expected a decay from 0 to 1, but got {decay}.")
+    check_that(0 <= decay <= 1, "a decay from 0 to 1", decay)
     total = logits[0]
     for current in logits[1:]:
         total = current + decay * total
@@ -38,18 +38,14 @@ def check_labels(labels: Tensor, batch: int, num_classes: int, multi_label: bool
     if binary and labels.dim() == 1 and num_classes == 1:
         labels = labels[:, None]
     fits = labels.shape == (batch, num_classes) if binary or labels.dim() == 2 else labels.shape == (batch,)
-    if not fits:
-        raise ArgumentError(f"Expected labels of shape {expectation}, but got {tuple(labels.shape)}.")
+    check_that(fits, f"labels of shape {expectation}", tuple(labels.shape))
     if labels.dim() == 1 and (labels.is_floating_point() or labels.dtype == torch.bool):
         raise ArgumentTypeError(f"Expected class numbers (an integer tensor), but got {labels.dtype}.")
-    if torch.compiler.is_compiling():
-        return labels if labels.dim() == 1 else labels.float()
-    lowest, highest = float(labels.min()), float(labels.max())
-    top = num_classes - 1 if labels.dim() == 1 else 1
-    if not (lowest >= 0 and highest <= top):  # also where a label is not a number
-        raise ArgumentError(
-            f"Expected labels from 0 to {top}, but got {lowest:g} to {highest:g}; num_classes is {num_classes}."
-        )
+    if not torch.compiler.is_compiling():
+        lowest, highest = float(labels.min()), float(labels.max())
+        top = num_classes - 1 if labels.dim() == 1 else 1
+        right = lowest >= 0 and highest <= top  # not where a label is not a number
+        check_that(right, f"labels from 0 to {top}", f"{lowest:g} to {highest:g}", f"; num_classes is {num_classes}")
     return labels if labels.dim() == 1 else labels.float()
 
 
@@ -77,13 +73,9 @@ def combined_loss(
     """
     if mode == "pretrain":
         return class_loss(running_sum(logits, decay), labels, multi_label)
-    if mode != "finetune":
-        raise ArgumentError(f"Expected mode 'pretrain' or 'finetune', but got {mode!r}.")
-    if reduction not in ("sum", "mean"):
-        raise ArgumentError(f"Expected reduction 'sum' or 'mean', but got {reduction!r}.")
-    if weights is not None and len(weights) != len(logits):
-        raise ArgumentError(f"Expected {len(logits)} weights, one per loss, but got {len(weights)}.")
-    factors = weights or [1.0] * len(logits)
+    check_choice("mode", mode, get_args(Mode))
+    check_choice("reduction", reduction, get_args(Reduction))
+    factors = [1.0] * len(logits) if weights is None else weights
+    check_that(len(factors) == len(logits), f"{len(logits)} weights, one per loss", len(factors))
     losses = [f * class_loss(scores, labels, multi_label) for f, scores in zip(factors, logits, strict=True)]
-    total = torch.stack(losses).sum()
-    return total if reduction == "sum" else total / len(losses)
+    return torch.stack(losses).sum() / (1 if reduction == "sum" else len(losses))

@@ -27,11 +27,7 @@ def predicting_source(heads: Heads, choice: Source | None = None, model: nn.Modu
         return source
     width = shown_width(heads)
     if width is None and (model is None or (width := _last_layer(model)) is None):
-        raise CaptureError(
-            f"It is not known yet what predicts, which depends on whether the model returns "
-            f"{heads.settings.num_classes} class scores: call the model once, or set scaffold.predict_from to "
-            "'classifier', 'last_head' or 'sum'."
-        )
+        raise CaptureError("It is not known yet what predicts: call the model once, or set scaffold.predict_from.")
     return "classifier" if width == heads.settings.num_classes else heads.head_source()
 
 
@@ -39,13 +35,10 @@ def check_source(source: Source | None, heads: Heads | None = None) -> None:
     """Refuse an unknown source, and with `heads` a classifier that calls have shown to have other classes."""
     if source is not None and source not in get_args(Source):
         raise unknown_name("source of predictions", str(source), get_args(Source))
-    width = shown_width(heads) if heads is not None and source == "classifier" else None
-    if heads is not None and width is not None and width != heads.settings.num_classes:
-        returned = f"{width} class scores" if width else "no class scores"
-        raise ArgumentError(
-            f"Expected predict_from to be 'last_head' or 'sum' (None chooses): the heads have "
-            f"{heads.settings.num_classes} classes, but the model returns {returned}, so its classifier cannot predict."
-        )
+    classes = None if heads is None or source != "classifier" else heads.settings.num_classes
+    if heads is not None and classes and shown_width(heads) not in (None, classes):
+        words = f"the heads have {classes} classes, and the model returns {shown_width(heads) or 'no'} class scores"
+        raise ArgumentError(f"Expected predict_from to be 'last_head' or 'sum' (None chooses): {words}.")
 
 
 def shown_width(heads: Heads) -> int | None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import RandomSampler
 
 from mhex.capture import untouched
-from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, unknown_name, warn
+from mhex.errors import ArgumentError, ArgumentTypeError, unknown_name, warn
 from mhex.heads.call_record import HeadReading, HeadsOutput, decided
 from mhex.heads.collaboration import CellMode, Collaboration, ConfidenceMap, Study, confidence_map, measure_all, study
 from mhex.heads.files import save_heads
@@ -93,11 +93,8 @@ class Scaffold:
     def head_logits(self) -> dict[str, Tensor]:
         """Class scores (B, n) of every head in the last forward pass of this thread, by name."""
         logits = self.reading.call.logits
-        if not logits and all(block.w2 is None for block in self.heads.named_blocks().values()):
-            raise CaptureError(
-                "The heads were stripped, so they say nothing; attach heads again, or bring back those that were saved "
-                "before."
-            )
+        if not logits:
+            self.heads.check_whole("they say nothing")
         return dict(logits)
 
     @property
@@ -365,10 +362,7 @@ class Scaffold:
             progress: Whether to draw a progress bar.
         """
         if against and isinstance(getattr(loader, "sampler", None), RandomSampler):
-            raise ArgumentError(
-                "The loader shuffles, so the values in against= would meet other samples than their own; use "
-                "shuffle=False."
-            )
+            raise ArgumentError("The loader shuffles, so values in against= would meet other samples; do not shuffle.")
         return study(self.collaboration(loader, chunk=chunk, progress=progress), against, level)
 
     def reset_classes(self, num_classes: int) -> None:
@@ -446,10 +440,7 @@ class Scaffold:
         another function without them; `fold` keeps them. The scaffold is of no use afterwards.
         """
         if any(block.gate_state() not in ("none", "off", "one") for block in self.heads.named_blocks().values()):
-            warn(
-                "The gates are active, so without them the model is another function; fold() gives a plain model "
-                "that keeps them."
-            )
+            warn("The gates are active: without them the model is another function; fold() gives one that keeps them.")
         self.unfreeze_host()
         self._heads.record.forget()
         return without_heads(self.model)

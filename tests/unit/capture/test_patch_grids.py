@@ -111,7 +111,7 @@ def test_the_sum_lies_in_memory_as_the_hosts_own(order: str) -> None:
 def test_axes_that_are_not_followed_are_said() -> None:
     with pytest.raises(UnsupportedModelError, match="einsum and the like"):
         mhex.attach(Net(Unit("einsum")), 4)
-    with pytest.warns(MhexWarning, match=r"units.0: moves axes"):
+    with pytest.warns(MhexWarning, match=r"units.0: .* moves axes"):
         scaffold = mhex.attach(Net(Unit("einsum"), Unit("squeeze")), 4)
     assert list(scaffold.names) == ["units.1"]
 
@@ -178,7 +178,7 @@ def test_two_masks_at_once_are_refused_and_one_is_not() -> None:
     own = model(places, x, padding_mask=mask)
     mhex.attach(model, 4)
     assert torch.equal(model(places, x, padding_mask=mask), own)  # and one row of places is no other batch
-    with pytest.raises(CaptureError, match="attn_mask and padding_mask, and heads know"):
+    with pytest.raises(CaptureError, match=r"attn_mask and padding_mask, .* with attn_mask or padding_mask"):
         model(places, x, padding_mask=mask, attn_mask=torch.ones(3, 1, 1))
 
 

@@ -161,7 +161,7 @@ def test_confidence_comes_from_what_predicts(scaffold, batch):
 
 def test_refusals(scaffold, batch):
     x, y = batch
-    for coupling, word in (("separate", "matrix each"), ("head_only", "no gate")):
+    for coupling, word in (("separate", "coupling=.separate"), ("head_only", "coupling=.head_only")):
         with pytest.raises(ArgumentError, match=word):
             mhex.attach(Net(), CLASSES, coupling=coupling).collaboration(x, y)
     with pytest.raises(ArgumentError, match="at least two blocks"):

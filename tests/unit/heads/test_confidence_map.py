@@ -95,7 +95,7 @@ def test_pixel_values(batch):
 
 def test_refusals(scaffold, batch):
     x, y = batch
-    with pytest.raises(ArgumentError, match="serves texts too"):
+    with pytest.raises(ArgumentError, match="for texts there is"):
         scaffold.confidence_map({"input_ids": torch.ones(2, 4, dtype=torch.long)}, y)
     with pytest.raises(ArgumentError, match="from 1 to 9"):
         scaffold.confidence_map(x, y, grid=10)

@@ -297,7 +297,7 @@ def test_bad_data_is_refused_and_nothing_written():
     broken[3] = torch.nan
     cases = [
         ([], ArgumentError, "gave none"),
-        ((x, torch.zeros_like(y)), ArgumentError, "all 30 are of class 0"),
+        ((x, torch.zeros_like(y)), ArgumentError, "labels of all 30 samples are alike"),
         ((broken, y), CaptureError, "features at first are NaN"),
         ((x, y + 1), ArgumentError, "from 0 to 2"),
         ((x, y[:-1]), ArgumentError, "as many labels"),

@@ -46,7 +46,7 @@ def test_what_predicts_is_known_before_a_call():
 
 def test_what_predicts_may_have_to_be_seen():
     scaffold = mhex.attach(Unnamed(host("tv_resnet")), 7, preset="paper")
-    with pytest.raises(CaptureError, match=r"whether the model returns 7 class scores.*call the model once"):
+    with pytest.raises(CaptureError, match=r"not known yet what predicts: call the model once"):
         _ = scaffold.predict_from
     scaffold.heads.joined = False  # then the classifier does not predict, whatever it returns
     assert scaffold.predict_from == "last_head"
@@ -65,7 +65,7 @@ def test_other_classes_than_the_model():
     with pytest.raises(ArgumentError, match=r"cannot join in the loss: pass classifier=False") as error:
         scaffold.loss(Y % 5)
     assert "predict_from" not in str(error.value)
-    with pytest.raises(ArgumentError, match="5 classes, but the model returns 7 class scores"):
+    with pytest.raises(ArgumentError, match="5 classes, and the model returns 7 class scores"):
         scaffold.predict_from = "classifier"
     assert mhex.explain(scaffold.model, X, method="mhex").scores.shape[0] == 4
 
@@ -156,7 +156,7 @@ def test_probe_stays_at_one(preset):
     assert all(torch.equal(value, before[name]) for name, value in probe.heads.state_dict().items())
     with torch.no_grad():
         probe.heads.blocks[0].strength.fill_(1.0)
-    with pytest.raises(ArgumentError, match="never does; attach new heads"):
+    with pytest.raises(ArgumentError, match="attach new ones with preset="):
         probe.fit((X, Y))
 
 
@@ -166,7 +166,7 @@ def test_probe_stays_at_one(preset):
 @pytest.mark.parametrize(
     ("options", "kind", "text"),
     [
-        ({"where": 3}, ArgumentTypeError, "a list of names of residual connections, but got 3"),
+        ({"where": 3}, ArgumentTypeError, "a list of connections, but got 3"),
         ({"where": "layer1.0"}, ArgumentError, r"where=\['layer1.0'\]"),
         ({"num_classes": None}, ArgumentTypeError, "weights="),
         ({"multi_label": "yes"}, ArgumentTypeError, "multi_label to be True or False"),
@@ -193,7 +193,7 @@ def test_attach_to_what_is_no_plain_model():
 
 
 def test_more_blocks_than_there_are():
-    with pytest.warns(MhexWarning, match="asks for 99 residual connections, but the model has 4"):
+    with pytest.warns(MhexWarning, match="where=.first99.: the model has 4 residual connections"):
         assert len(mhex.attach(host("tv_resnet"), 7, where="first99").names) == 4
 
 
@@ -216,9 +216,9 @@ def test_study_takes_a_pair_and_makes_folders(tmp_path):
     torch.testing.assert_close(whole.collaboration.cosine, scaffold.collaboration(X, Y).cosine)
     assert whole.collaboration.save(tmp_path / "no" / "folder" / "a.png").is_file()
     (tmp_path / "file").touch()
-    with pytest.raises(ArgumentError, match="folder that can be made"):
+    with pytest.raises(ArgumentError, match="Cannot write to"):
         whole.save(tmp_path / "file" / "a.png")
-    with pytest.raises(ArgumentTypeError, match="to give values"):
+    with pytest.raises(ArgumentTypeError, match=r"values \(N,\)"):
         study(whole.collaboration, torch.arange(4.0))
 
 

@@ -53,7 +53,7 @@ def test_a_suite_says_what_is_asked_of_each_model(tmp_path: Path) -> None:
         ({"models": ["tiny-vit"]}, r"models\[0\]: expected a model as zoo:NAME"),
         ({"models": ["zoo:tiny-vid"]}, r"models\[0\]: Unknown zoo model 'tiny-vid'. Did you mean 'tiny-vit'"),
         ({"models": ["zoo:tiny-vit", "zoo:tiny-vit"]}, r"models\[1\]: 'tiny-vit' is there twice; give one .* a label"),
-        ({"models": [{"name": "zoo:tiny-vit", "label": "a/b"}]}, r"models\[0\].label: expected letters"),
+        ({"models": [{"name": "zoo:tiny-vit", "label": "a/b"}]}, r"models\[0\]: label: expected letters"),
         ({"data": {"name": "pet"}}, "data: Unknown data set 'pet'. Did you mean 'pets'"),
         ({"data": {"name": "pets", "limit": 0}}, "data.limit should be a whole number of at least 1 or null, not 0"),
         ({"data": {"name": "pets", "form": "grid"}}, "data.form should be one of single, side-by-side, mosaic"),

@@ -233,10 +233,8 @@ class LogisticGatherer:
 
     def _check(self, rows: int) -> None:
         if (needed := rows * self.row_bytes / 1e9) > self.memory_gb:
-            raise ArgumentError(
-                f"The pooled features of {rows} samples take {needed:.1f} GB, more than memory_gb={self.memory_gb:g}: "
-                "use method='ridge', which needs no more memory for more samples, or allow more."
-            )
+            words = f"{rows} samples take {needed:.1f} GB, more than memory_gb={self.memory_gb:g}"
+            raise ArgumentError(f"The pooled features of {words}: use method='ridge', or allow more.")
 
 
 def wide_device(device: torch.device) -> torch.device:

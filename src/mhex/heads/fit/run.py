@@ -157,19 +157,14 @@ def _install(block: ExplainerBlock, head: Linear, intercept: bool) -> int:
 
 
 def _check_gates(heads: Heads) -> None:
+    heads.check_whole("they cannot be fitted")
     for name, block in heads.named_blocks().items():
-        if block.w2 is None:
-            raise ArgumentError("The heads were stripped, so there is nothing to fit; attach them again.")
         # Gates of preset "identity" are 1 as long as W1 is 0, and with matrices of its own the head leaves W1 alone.
         idle = block.coupling == "separate" and block.kappa == 2 and block.gate_state() != "active"
         if block.gate_state() not in ("none", "off") and not idle:
-            way = (
-                f"its strength was set to {float(block.strength):g}, which preset='probe' never does; attach new heads."
-                if block.fixed
-                else "attach them with preset='probe' (or coupling='head_only')."
-            )
             raise ArgumentError(
-                f"The gate of {name} follows W1, so fitting the heads would change the model's predictions: {way}"
+                f"The gate of {name} follows W1 with the strength {float(block.strength):g}, so fitting the heads "
+                "would change predictions: attach new ones with preset='probe' (or coupling='head_only')."
             )
 
 
@@ -205,36 +200,21 @@ def _gather(
 
 
 def _check_features(features: Mapping[str, Tensor], names: Iterable[str]) -> None:
-    for name in names:
-        if name not in features:
-            raise CaptureError(f"The forward pass did not run {name}, so its head cannot be fitted.")
+    if missing := [name for name in names if name not in features]:
+        raise CaptureError(f"The forward pass did not run {missing[0]}, so its head cannot be fitted.")
     finite = torch.stack([torch.isfinite(features[name]).all() for name in names]).tolist()
     if broken := [name for name, is_finite in zip(names, finite, strict=True) if not is_finite]:
-        raise CaptureError(
-            f"The features at {broken[0]} are NaN or infinite: check the inputs for NaN, and run a half-precision "
-            "model in float32."
-        )
+        words = f"The features at {broken[0]} are NaN or infinite"
+        raise CaptureError(f"{words}: check the inputs for NaN, and run a half-precision model in float32.")
 
 
 def _check_classes(seen: Tensor, rows: int, options: Options) -> None:
-    some = seen > 0
-    if options.binary:
-        some &= seen < rows
-        if not bool(some.any()):
-            raise ArgumentError(
-                f"Expected samples with and without some class, but the labels of all {rows} samples are alike; "
-                "nothing can be learnt from them."
-            )
-    elif int(some.sum()) < 2:
-        raise ArgumentError(
-            f"Expected samples of at least two classes, but all {rows} are of class {int(seen.argmax())}; shuffle the "
-            "data if the loader gives one class at a time."
-        )
+    some = (seen > 0) & (seen < rows) if options.binary else seen > 0
+    if int(some.sum()) < (1 if options.binary else 2):
+        raise ArgumentError(f"Expected several classes, but the labels of all {rows} samples are alike; shuffle them.")
     if missing := (~some).nonzero()[:, 0].tolist():
-        warn(
-            f"{len(missing)} of {len(seen)} classes have no samples to learn from ({some_of(missing, 10)}); their "
-            "weights are 0."
-        )
+        words = f"{len(missing)} of {len(seen)} classes have no samples to learn from ({some_of(missing, 10)})"
+        warn(f"{words}; their weights are 0.")
 
 
 class Split:
@@ -263,17 +243,12 @@ class Split:
 
 def label_rows(labels: Tensor, batch: int, settings: Settings) -> Tensor:
     """Labels as `Scaffold.loss` takes them, as numbers from 0 to 1, (B, n), float64."""
-    if labels.is_floating_point() and not bool(torch.isfinite(labels).all()):
-        raise ArgumentError("Expected finite labels, but some are NaN or infinite.")
-    labels = settings.check_labels(labels, batch)
+    labels = settings.check_labels(labels, batch)  # which refuses NaN too
     if labels.dim() == 1:
         return F.one_hot(labels.long(), settings.num_classes).double()
     y = labels.double()
     if not settings.binary and bool(((y.sum(1) - 1).abs() > 1e-3).any()):
-        raise ArgumentError(
-            "Expected class probabilities that sum to 1 in every row; for samples with several classes attach the "
-            "heads with multi_label=True."
-        )
+        raise ArgumentError("Expected rows of labels that sum to 1; for several classes attach with multi_label=True.")
     return y
 
 

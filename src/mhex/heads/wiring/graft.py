@@ -118,17 +118,11 @@ def rewritten(unit: nn.Module, calls: Calls) -> Forward:
         if moved:
             arguments, args, kwargs = _as_traced(signature, (self, *args), kwargs)
         present = [argument for argument in tested if arguments.get(argument) is not None]
-        for argument in present:
-            if argument not in ways:
-                raise CaptureError(
-                    f"{name} was called with {argument}, with which its forward takes a way that heads do not know: "
-                    f"they were placed where {argument} is None. Call the model without it, or leave the unit out "
-                    "with where=[...]."
-                )
-        if len(present) > 1:
+        if len(present) > 1 or not ways.keys() >= {*present}:
             raise CaptureError(
-                f"{name} was called with {present[0]} and {present[1]}, and heads know the way of its forward with one "
-                "of them at a time. Call the model with one, or leave the unit out with where=[...]."
+                f"{name} was called with {' and '.join(present)}, with which its forward takes a way that heads do not "
+                f"know: they were placed for calls with {' or '.join(ways) or 'none of them'}. Call the model so, or "
+                "leave the unit out with where=[...]."
             )
         return (ways[present[0]] if present else plain)(self, *args, **kwargs)
 
@@ -142,16 +136,10 @@ def _as_traced(
     """Arguments of a call by name, and as a traced forward takes them, which has keyword-only ones before `*args`."""
     bound = signature.bind(*args, **kwargs)
     bound.apply_defaults()
-    named, extra, rest = [], (), {}
-    for name, value in bound.arguments.items():
-        kind = signature.parameters[name].kind
-        if kind is inspect.Parameter.VAR_POSITIONAL:
-            extra = value
-        elif kind is inspect.Parameter.VAR_KEYWORD:
-            rest = value
-        else:
-            named.append(value)
-    return bound.arguments, (*named[1:], *extra), rest
+    names = {parameter.kind: name for name, parameter in signature.parameters.items()}
+    extra = bound.arguments.pop(names[inspect.Parameter.VAR_POSITIONAL])
+    rest = bound.arguments.pop(names.get(inspect.Parameter.VAR_KEYWORD, ""), {})
+    return bound.arguments, (*list(bound.arguments.values())[1:], *extra), rest
 
 
 def _of_modes(unit: nn.Module, name: str, calls: Calls, present: Iterable[str]) -> Forward:
@@ -159,9 +147,8 @@ def _of_modes(unit: nn.Module, name: str, calls: Calls, present: Iterable[str]) 
     try:
         training, evaluation = (_code(unit, mode, present, calls) for mode in (True, False))
     except UNTRACEABLE as error:
-        raise UnsupportedModelError(
-            f"{name} cannot be rewritten ({first_line(error)}); leave it out with where=[...]."
-        ) from error
+        words = f"{name} cannot be rewritten ({first_line(error)})"
+        raise UnsupportedModelError(f"{words}; leave it out with where=[...].") from error
     evaluating = _compiled(type(unit), evaluation)
     if training[0] == evaluation[0]:
         return evaluating
@@ -186,10 +173,8 @@ def _code(unit: nn.Module, training: bool, present: Iterable[str], calls: Calls)
         # Names of nodes depend on the way through the code; the number of an addition does not.
         meeting = met[junction.number] if junction.number < len(met) else None
         if meeting is None or meeting.channels != junction.meeting.channels:
-            raise UnsupportedModelError(
-                f"{junction.unit or ROOT} adds its shortcut elsewhere in training or with a mask than without, so no "
-                "head fits there; leave it out with where=[...]."
-            )
+            words = f"{junction.unit or ROOT} adds its shortcut elsewhere in training or with a mask than without"
+            raise UnsupportedModelError(f"{words}; leave it out with where=[...].")
         addition = nodes[meeting.addition]  # hooks are no additions, so it has the same name among them
         shortcut, branch = reversed(addition.args) if meeting.branch_first else addition.args
         with graph.inserting_before(addition):

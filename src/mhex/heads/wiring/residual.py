@@ -4,8 +4,8 @@ import operator
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+import numpy as np
 from torch import fx, nn
 
 from mhex.errors import ArgumentError, ArgumentTypeError, UnsupportedModelError, some_of, unknown_name, warn
@@ -13,6 +13,7 @@ from mhex.heads.wiring.channels import CONVOLUTIONS, channels_of, input_width, i
 from mhex.heads.wiring.graph import ADDITIONS, UNTRACEABLE, adds_in_python, ancestors, module_of, trace_unit
 
 ROOT = "(model)"  # name of a unit that is the whole model; no module can have it
+_STRIDED = CONVOLUTIONS | nn.MaxPool2d | nn.AvgPool2d  # layers that may shrink a map
 _PLACEMENTS = ("all", "downsample", "projection", "attention+mlp", "first3")
 
 
@@ -87,16 +88,11 @@ def _meeting(unit: nn.Module, addition: fx.Node) -> Meeting | str | None:
         return "adds tensors whose positions are not those of its input (attention pooling, class attention)"
     if addition.target in (operator.iadd, "add_") and a.op == "placeholder":
         return "writes the sum into its own input (x += ...), which its caller may still read; write x = x + ..."
-    guesses = channels_of(unit, branch)
-    usable = [guess for guess in guesses if guess.usable]
+    usable = [guess for guess in channels_of(unit, branch) if guess.usable]
     width = _width(unit, shortcut, fork)
     channels = next((guess for guess in usable if guess.width == width), next(iter(usable), None))
     if channels is None:
-        return (
-            "has its channels on another axis than maps (B, C, H, W) or tokens (B, T, C) do"
-            if guesses
-            else "moves axes in a way that is not followed (einsum and the like), so its channels are not found"
-        )
+        return "has its channels on another axis than (B, C, H, W) or (B, T, C), or moves axes by einsum and the like"
     if any(isinstance(m, nn.MultiheadAttention) and not m.batch_first for m in unit.modules()):
         return "attends with batch_first=False, so its first axis is not that of the samples"
     layers = [layer for module in _called(unit, passed) for layer in module.modules()]
@@ -108,7 +104,7 @@ def _meeting(unit: nn.Module, addition: fx.Node) -> Meeting | str | None:
         channels.last,
         branch_first=branch is a,
         projection=any(is_layer(layer) for layer in layers),
-        strided=any(_stride(layer) > 1 for layer in layers),
+        strided=any(isinstance(layer, _STRIDED) and np.max(layer.stride) > 1 for layer in layers),
         normed=all(isinstance(module_of(unit, user), nn.LayerNorm) for user in addition.users),
     )
 
@@ -145,13 +141,6 @@ def _size(unit: nn.Module, nodes: set[fx.Node]) -> tuple[int, int]:
     modules = _called(unit, nodes)
     layers = [layer for module in modules for layer in module.modules() if is_layer(layer)]
     return len(layers), sum(p.numel() for module in modules for p in module.parameters())
-
-
-def _stride(layer: Any) -> int:
-    """The stride of a layer that may shrink a map; 1 for all others."""
-    if not isinstance(layer, CONVOLUTIONS | nn.MaxPool2d | nn.AvgPool2d):
-        return 1
-    return int(layer.stride if isinstance(layer.stride, int) else max(layer.stride))
 
 
 def survey(model: nn.Module) -> Survey:
@@ -249,10 +238,8 @@ def placed(seen: Survey, where: str | Sequence[str]) -> list[Junction]:
     main = [j for j in seen.junctions if j.kind == "map" or j.last]
     if not isinstance(where, str):
         if not isinstance(where, Collection) or isinstance(where, (Mapping, bytes)):
-            raise ArgumentTypeError(
-                f"Expected where to be one of {', '.join(map(repr, _PLACEMENTS))}, or a list of names of residual "
-                f"connections, but got {where!r}."
-            )
+            names = ", ".join(map(repr, _PLACEMENTS))
+            raise ArgumentTypeError(f"Expected where to be {names} or a list of connections, but got {where!r}.")
         return named(seen, where)
     if seen.left_out:
         reasons = some_of([f"{name}: {why}" for name, why in seen.left_out.items()], between="; ")
@@ -268,20 +255,14 @@ def placed(seen: Survey, where: str | Sequence[str]) -> list[Junction]:
     elif number := re.fullmatch(r"first(\d+)", where):
         selection = main[: (count := int(number.group(1)))]
         if count > len(main):
-            warn(
-                f"where={where!r} asks for {count} residual connections, but the model has {len(main)}: all of them "
-                "get a head."
-            )
+            warn(f"where={where!r}: the model has {len(main)} residual connections, and all of them get a head.")
     elif where in {j.name for j in seen.junctions} or where in seen.left_out:
         raise ArgumentError(f"Expected names of residual connections in a list: where=[{where!r}], not {where!r}.")
     else:
         raise unknown_name("placement", where, _PLACEMENTS)
     if not selection:
         names = some_of([j.name for j in main])
-        raise ArgumentError(
-            f"No residual connection of the model fits where={where!r}. There are: {names}. Use 'all', 'first3' or a "
-            "list of these names."
-        )
+        raise ArgumentError(f"No residual connection fits where={where!r}; use 'all', or a list out of: {names}.")
     return selection
 
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -13,11 +14,24 @@ import yaml
 from pydantic import BeforeValidator, Field, model_validator
 
 from mhex._schema import build
-from mhex.errors import ArgumentError, unknown_name
+from mhex.errors import ArgumentError, some_of, unknown_name
 from mhex.inputs.preprocess import IMAGENET_MEAN, IMAGENET_STD, Preprocess
 from mhex.lab.config import schema
 from mhex.lab.config.schema import Count, FileSection, NamedFiles, Natural, NotNegative, Positive, Share, ShareBelowOne
 
+# Keys that a section leaves no use for, and why.
+_CLASHES = {
+    "fit": {
+        **dict.fromkeys(("model.start", "model.arguments", "model.extra"), "it leaves the model as it is"),
+        **dict.fromkeys(("augment", "distil", "unlabelled"), "nothing is trained"),
+    },
+    "unlabelled": {
+        "heads": "explainer heads learn from labels",
+        "distil": "teachers have learned from labels",
+        "ship": "the network has no classifier; ship a probe that starts from it",
+        **dict.fromkeys(("train.smoothing", "train.early_stopping"), "it needs labels"),
+    },
+}
 _SHIPPABLE = ("timm", "minilm", "zoo")  # sources of networks that the zoo can build from a card
 SMOKE_SAMPLES = 16
 
@@ -135,10 +149,8 @@ class RecipeAugment(FileSection):
         if self.ratio[0] > self.ratio[1]:
             raise ArgumentError(f"ratio should be two ascending numbers, not {self.ratio}.")
         if self.cutmix + self.mixup > 1:
-            raise ArgumentError(
-                f"cutmix and mixup exclude each other, so their probabilities should sum to at most 1, not "
-                f"{self.cutmix} + {self.mixup}."
-            )
+            sums = f"{self.cutmix} + {self.mixup}"
+            raise ArgumentError(f"cutmix and mixup exclude each other, so they should sum to at most 1, not {sums}.")
         return self
 
 
@@ -182,23 +194,23 @@ class TrainingRecipe(FileSection):
     def _mistakes(self) -> Iterator[str]:
         source = self.model.source
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.name):
-            rule = "the name of a recipe is the name of its folder: letters, digits, '.', '_' and '-'"
-            yield f"{rule}, not {self.name!r}."
+            yield f"name is the name of a folder too: letters, digits, '.', '_' and '-', not {self.name!r}."
         if (self.train is None) == (self.fit is None):
             yield f"expected one of the sections train and fit, but got {'both' if self.train else 'neither'}."
         if self.ship is not None and source not in _SHIPPABLE:
-            yield (
-                f"ship writes files that mhex.load reads, which knows networks of {', '.join(_SHIPPABLE)} and not of "
-                f"{source}: leave ship out, or take such a network."
-            )
+            yield f"ship is for mhex.load, which reads {', '.join(_SHIPPABLE)} and not {source}: leave ship out."
         if self.name in self.needs:
             yield f"{self.name} cannot start from its own weights or teach itself."
+        for section, clashes in _CLASHES.items():
+            for key, reason in clashes.items():
+                if getattr(self, section) is not None and attrgetter(key)(self):
+                    yield f"{key} does not go with {section}: {reason}. Leave it out."
         if self.fit is not None:
             yield from self._mistakes_of_fit()
         if self.train is not None:
             yield from self._mistakes_of_training(self.train)
-        if self.unlabelled is not None:
-            yield from self._mistakes_without_labels()
+            if self.unlabelled is not None:
+                yield from self._mistakes_without_labels(self.train)
 
     def _mistakes_of_fit(self) -> Iterator[str]:
         if self.model.source != "zoo":
@@ -209,12 +221,6 @@ class TrainingRecipe(FileSection):
             yield "heads.preset should be probe, so that fitted heads change no prediction of the model."
         elif not self.heads.classifier:
             yield "heads.classifier: the classifier of the zoo's model answers; leave it true."
-        for name in ("start", "arguments", "extra"):
-            if getattr(self.model, name):
-                yield f"model.{name} does not go with fit, which leaves the model as it is: leave it out."
-        for name in ("augment", "distil", "unlabelled"):
-            if getattr(self, name) is not None:
-                yield f"{name} is for training, and heads are fitted here: leave it out."
 
     def _mistakes_of_training(self, train: RecipeTraining) -> Iterator[str]:
         heads = self.heads
@@ -232,43 +238,25 @@ class TrainingRecipe(FileSection):
         trained = self.model.start is not None or self.model.source == "hf-folder"
         if answers and not learns and not (trained and train.freeze == "host"):
             yield (
-                f"the network's own classifier answers with heads.preset: {heads.preset} and heads.classifier: "
-                f"{str(heads.classifier).lower()}, but with train.freeze: {train.freeze} nothing trains it: let it "
-                "learn (heads.classifier: true, and train.freeze not host), or let the heads answer (heads.classifier: "
-                "false with another preset than probe), or start from a trained network (model.start)."
+                f"the network's own classifier answers with heads.preset: {heads.preset}, but nothing trains it with "
+                f"heads.classifier: {str(heads.classifier).lower()} and train.freeze: {train.freeze}: change one of "
+                "them, or start from a trained network (model.start)."
             )
         if train.compile:
             yield "train.compile does not go with heads, which read what passes through the network; set it false."
 
-    def _mistakes_without_labels(self) -> Iterator[str]:
-        augment, train = self.augment, self.train
+    def _mistakes_without_labels(self, train: RecipeTraining) -> Iterator[str]:
+        augment = self.augment
         if self.model.source != "timm":
             yield f"unlabelled needs a network of timm, which can do without a classifier, not {self.model.source}."
-        for name, reason in (
-            ("heads", "explainer heads learn from labels"),
-            ("distil", "teachers have learned from labels"),
-            ("ship", "the network has no classifier; ship a probe that starts from it"),
-        ):
-            if getattr(self, name) is not None:
-                yield f"{name} does not go with unlabelled: {reason}. Leave it out."
         if augment is None:
             yield "unlabelled compares views of an image, which differ by augment alone: add the section augment."
         elif augment.cutmix or augment.mixup:
             yield "augment.cutmix and augment.mixup should be 0 with unlabelled: a view shows one image."
-        if train is None:
-            return
-        if train.accumulate > 1:
-            yield (
-                "train.accumulate should be 1 with unlabelled, which tells each image from all others of the batch: a "
-                "slice has fewer of them. Lower train.batch, or use several processes, which share one batch."
-            )
-        if train.batch < 2:
-            yield "train.batch should be at least 2 with unlabelled, which tells images from each other, not 1."
+        if train.accumulate > 1 or train.batch < 2:
+            yield "train.accumulate should be 1 and train.batch at least 2 with unlabelled: it compares batches."
         if train.freeze != "none":
             yield f"train.freeze: {train.freeze} does not go with unlabelled, which trains the body: leave it out."
-        for name in ("smoothing", "early_stopping"):
-            if getattr(train, name):
-                yield f"train.{name} needs labels, and unlabelled reads none: leave it out."
 
     @property
     def training(self) -> RecipeTraining:
@@ -306,10 +294,8 @@ class TrainingRecipe(FileSection):
     def check_same(self, old: TrainingRecipe, out: Path) -> None:
         """Refuse to go on in a folder with the work of a recipe that differs in what decides the weights."""
         if wrong := _differences(old.identity(), self.identity()):
-            raise ArgumentError(
-                f"{out} holds the work of another recipe, which differs in {', '.join(wrong[:4])}"
-                f"{', ...' if len(wrong) > 4 else ''}: begin anew with --restart, or choose another folder with --out."
-            )
+            words = f"{out} holds the work of another recipe, which differs in {some_of(wrong, 4)}"
+            raise ArgumentError(f"{words}: begin anew with --restart, or choose another folder with --out.")
 
     def smoke(self) -> TrainingRecipe:
         """Cut the recipe down to a step or two, to try whether everything fits together."""

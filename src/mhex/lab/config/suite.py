@@ -281,13 +281,11 @@ def _keys(suite: Suite, entry: SuiteEntry, quick: bool) -> dict[str, str]:
 
 def _check_labels(labels: Sequence[str], source: str) -> None:
     for place, name in enumerate(labels):
-        if not re.fullmatch(r"\w[\w.+-]*", name):
-            raise ArgumentError(
-                f"{source}: models[{place}].label: expected letters, digits, dots and dashes, since a folder is called "
-                f"so, but got {name!r}."
-            )
-        if name.casefold() in [label.casefold() for label in labels[:place]]:
-            raise ArgumentError(f"{source}: models[{place}]: {name!r} is there twice; give one of them a label.")
+        with at(source, f"models[{place}]"):
+            if not re.fullmatch(r"\w[\w.+-]*", name):
+                raise ArgumentError(f"label: expected letters, digits, dots and dashes, but got {name!r}.")
+            if name.casefold() in [label.casefold() for label in labels[:place]]:
+                raise ArgumentError(f"{name!r} is there twice; give one of them a label.")
 
 
 def _check_entry(entry: SuiteEntry, source: str, keys: Mapping[str, str]) -> _Table:
@@ -378,21 +376,18 @@ def _check_needs(metric: MetricRun, entry: SuiteEntry, data: DataEntry) -> None:
             form = "" if entry.data.form == "single" else f" as {entry.data.form} pictures"
             raise ArgumentError(f"{metric.label} needs {_NEEDS[need]}, and {entry.data.name}{form} has none.")
     if metric.preset == _OTHER_NETWORK and entry.evaluator is None:
-        raise ArgumentError(
-            f"{metric.label} reads another network than the one that is explained; name it as evaluator, such as "
-            "zoo:blood-resnet34."
-        )
+        raise ArgumentError(f"{metric.label} reads another network than the explained one; name it as evaluator.")
 
 
 def _has(need: str, part: SuiteData, data: DataEntry) -> bool:
     """Say whether the data tell something about their samples."""
-    if need == "label":
-        return data.task in _LABELLED or "two classes" in data.judged
-    if need == "other":
-        return part.form != "single" or "two classes" in data.judged
-    if need == "tiles":
-        return part.form == "mosaic"
-    return part.form == "single" and {"mask": "masks", "rationale": "rationales"}[need] in data.judged
+    return {
+        "label": data.task in _LABELLED or "two classes" in data.judged,
+        "other": part.form != "single" or "two classes" in data.judged,
+        "tiles": part.form == "mosaic",
+        "mask": part.form == "single" and "masks" in data.judged,
+        "rationale": part.form == "single" and "rationales" in data.judged,
+    }[need]
 
 
 def _check_known(kind: str, names: Iterable[str], candidates: Iterable[str]) -> None:

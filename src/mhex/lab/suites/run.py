@@ -62,16 +62,14 @@ class Shelf:
     def items(self, part: SuiteData, seed: int) -> Items:
         """Load samples, or give those that are there; the seed is that of pictures of two classes."""
         key = (part, 0 if part.form == "single" else seed)
-        if key in self._items:
-            return self._items[key]
-        data = data_entry(part.name)
-        if part.form == "single":
-            items = data.items(part.split, limit=part.limit, **part.options)
-        else:
-            photos = data.load(part.split or data.test, **part.options)
-            items = two_class_items(photos, part.form, limit=part.limit, seed=seed)
-        self._items[key] = items
-        return items
+        if key not in self._items:
+            data = data_entry(part.name)
+            if part.form == "single":
+                self._items[key] = data.items(part.split, limit=part.limit, **part.options)
+            else:
+                photos = data.load(part.split or data.test, **part.options)
+                self._items[key] = two_class_items(photos, part.form, limit=part.limit, seed=seed)
+        return self._items[key]
 
 
 @dataclass(frozen=True)
@@ -160,10 +158,8 @@ def evaluator_of(bundle: Bundle, reader: Bundle) -> nn.Module:
     images = isinstance(ours, Preprocess) and isinstance(its, Preprocess)
     if images and replace(ours, height=its.height, width=its.width) == its:
         return Resized(reader.model, (its.height, its.width))
-    raise ArgumentError(
-        f"the evaluator {reader.name} was trained on other inputs ({its}) than {bundle.name} ({ours}), and both are "
-        "given the same; choose one of the same normalisation."
-    )
+    words = f"the evaluator {reader.name} was trained on other inputs ({its}) than {bundle.name} ({ours})"
+    raise ArgumentError(f"{words}, and both are given the same; choose one of the same normalisation.")
 
 
 def run_suite(

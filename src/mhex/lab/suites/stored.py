@@ -8,6 +8,7 @@ from typing import Any
 
 from mhex._files import read_json
 from mhex._schema import build
+from mhex._settings import check_that
 from mhex.errors import ArgumentError
 from mhex.judge.report import Report
 from mhex.lab.config.suite import Suite
@@ -40,20 +41,16 @@ def missing_models(record: Mapping[str, Any]) -> list[str]:
     """Give a sentence on models of a suite that its `suite.json` has not got; nothing if it has all of them."""
     labels = record.get("labels", ())
     missing = [label for label in labels if label not in record["models"]]
-    if not missing:
-        return []
-    return [
-        f"Broken off, or still running: {len(labels) - len(missing)} of {len(labels)} models of this suite are judged, "
-        f"and {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not. The same command goes on from there."
-    ]
+    judged = f"{len(labels) - len(missing)} of {len(labels)} models of this suite are judged, without"
+    words = f"Broken off, or still running: {judged} {', '.join(missing)}. The same command goes on from there."
+    return [words] if missing else []
 
 
 def read_record(folder: Path) -> dict[str, Any]:
     """Read `suite.json` in the folder of a suite; refuse a folder without it, and a damaged one."""
     path = folder / RECORD
     if not path.is_file():
-        words = f"Expected {RECORD} in {folder}, which `mhex bench` writes beside its rows"
-        raise ArgumentError(f"{words}, but there is none.")
+        raise ArgumentError(f"Expected {path}, which `mhex bench` writes beside its rows, but there is none.")
     try:
         record = dict(read_json(path.read_text(encoding="utf-8")))
         if not all(isinstance(record[key], Mapping) for key in ("suite", "models")):
@@ -77,13 +74,10 @@ def stored_result(folder: str | PathLike[str], suite: Suite | None = None) -> Su
     record = read_record(folder)
     recorded = build(Suite, record["suite"], f"{folder.name}/{RECORD}: suite")
     suite = suite or recorded
-    if suite.name != recorded.name:
-        raise ArgumentError(f"Expected rows of the suite {suite.name} in {folder}, but they are of {recorded.name}.")
+    check_that(suite.name == recorded.name, f"rows of the suite {suite.name} in {folder}", f"those of {recorded.name}")
     quick, models = bool(record.get("quick", False)), record["models"]
     labels = [entry.label for entry in suite.entries(quick) if entry.label in models]
-    if not labels:
-        words = f"Expected rows of a model of {suite.name} in {folder}"
-        raise ArgumentError(f"{words}, but they are of {', '.join(models)}.")
+    check_that(bool(labels), f"rows of a model of {suite.name} in {folder}", f"those of {', '.join(models)}")
     reports = {label: _report(folder / label, models[label]) for label in labels}
     return SuiteResult(suite, quick, reports, record, added=0)
 
@@ -92,17 +86,12 @@ def _report(folder: Path, record: Mapping[str, Any]) -> Report:
     """Read the rows that a record tells of; of other methods and metrics there may be more."""
     report = Report.load(folder)
     methods, metrics = list(record["methods"]), list(record["protocols"])
-    absent = [name for name in methods if name not in report.methods]
-    absent += [name for name in metrics if name not in report.metrics]
-    if absent:
+    if absent := [name for name in (*methods, *metrics) if name not in (*report.methods, *report.metrics)]:
         raise ArgumentError(f"Expected rows of {absent[0]} in {folder}, as {RECORD} tells; copy the whole folder.")
     if set(methods) != set(report.methods) or set(metrics) != set(report.metrics):
         report = report.only(methods, metrics)
-    if (count := count_samples(report)) != record["images"]:
-        raise ArgumentError(
-            f"Expected rows of {record['images']} samples in {folder}, as {RECORD} tells, but there are {count}: "
-            "it holds several forms of the suite. Run the suite in a folder of its own."
-        )
+    count, expected = count_samples(report), f"rows of {record['images']} samples in {folder}, as {RECORD} tells"
+    check_that(count == record["images"], expected, count, ": run each form of the suite in a folder of its own")
     return report
 
 

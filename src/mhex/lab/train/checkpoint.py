@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from mhex import _files
-from mhex._files import folder_aside, read_json, sync, write_text
+from mhex._files import folder_aside, misfit, read_json, sync, write_text
 from mhex._schema import build
-from mhex.errors import ArgumentError, some_of
+from mhex._settings import check_that
+from mhex.errors import ArgumentError
 from mhex.lab.config.recipe import TrainingRecipe
 from mhex.lab.config.schema import Natural
 from mhex.lab.train.optimiser import HEADS, PROJECTOR, Average
@@ -51,9 +52,8 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 def halved(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Halve weights for shipping: floating point as float16, counters as they are."""
     half = {name: value.half() if value.is_floating_point() else value for name, value in state.items()}
-    if broken := [name for name, value in half.items() if value.is_floating_point() and not value.isfinite().all()]:
-        words = f"Weights should fit into float16 (at most 65504), and {broken} do not"
-        raise ArgumentError(f"{words}: retrain or rescale.")
+    broken = [name for name, value in half.items() if not value.isfinite().all()]
+    check_that(not broken, "weights that fit into float16 (at most 65504)", broken, ": retrain or rescale")
     return half
 
 
@@ -87,10 +87,7 @@ def transfer(model: nn.Module, path: Path, classifier: Sequence[str], *, same_da
     missing = [name for name in target if name not in fits and not name.startswith(free)]
     surplus = [name for name in state if name not in fits and not name.startswith(free)]
     if missing or surplus:
-        raise ArgumentError(
-            f"{path} should hold weights of the same architecture: it lacks {some_of(missing, 5) or 'nothing'} and "
-            f"has {some_of(surplus, 5) or 'nothing'} too much (or in another shape)."
-        )
+        raise ArgumentError(f"{path} should hold weights of the same architecture: {misfit(missing, surplus)}.")
     model.load_state_dict(fits, strict=False)
 
 
@@ -153,15 +150,11 @@ def load_checkpoint(
     """Fill model, optimiser and average from a checkpoint of this very recipe, and give how far the run was."""
     try:
         state = read_json((folder / "state.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ArgumentError(f"The checkpoint {folder} cannot be read ({error}): begin anew with --restart.") from error
-    if not isinstance(state, Mapping) or not isinstance(state.get("recipe"), Mapping):
-        raise ArgumentError(f"The checkpoint {folder} names no recipe, so it is damaged: begin anew with --restart.")
-    try:
         # Through today's schema, so that keys which are newer than the checkpoint have their defaults in both.
-        old = build(TrainingRecipe, {**state["recipe"], "title": recipe.title}, f"the checkpoint {folder}")
-    except ArgumentError as error:
-        raise ArgumentError(f"{error} Another version of mhex wrote it: begin anew with --restart.") from error
+        old = build(TrainingRecipe, {**state["recipe"], "title": recipe.title}, "its recipe")
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        words = f"The checkpoint {folder} is damaged, or of another version of mhex ({error})"
+        raise ArgumentError(f"{words}: begin anew with --restart.") from error
     recipe.check_same(old, folder.parent.parent)
     try:
         model.load_state_dict(read_tensors(folder / "model.safetensors"))
@@ -184,10 +177,8 @@ def flatten(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[s
     flat = {f"{place}.{name}": value for place, part in state["state"].items() for name, value in part.items()}
     for key, value in flat.items():
         if not isinstance(value, Tensor | _PLAIN):
-            raise ArgumentError(
-                f"{type(optimizer).__name__} keeps {key.partition('.')[2]!r} as {type(value).__name__}, which a "
-                "checkpoint cannot hold: choose another train.optimizer."
-            )
+            words = f"{type(optimizer).__name__} keeps {key.partition('.')[2]!r} as {type(value).__name__}"
+            raise ArgumentError(f"{words}, which a checkpoint cannot hold: choose another train.optimizer.")
     for place, group in enumerate(state["param_groups"]):
         # What else is in a group, betas and lists of parameters, never changes.
         flat |= {f"{GROUP}{place}.{name}": value for name, value in group.items() if isinstance(value, Tensor | _PLAIN)}

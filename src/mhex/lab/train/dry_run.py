@@ -33,14 +33,11 @@ def _mistakes(recipe: TrainingRecipe) -> Iterator[str]:
         yield f"data.name: {error}"
         return
     if not entry.learnable:
-        yield (
-            f"data.name: {entry.title} cannot be learned by a recipe, which trains classifiers on samples of one class "
-            f"each; it is {'for judging alone' if entry.train is None else f'of {entry.task}'}."
-        )
-    if entry.kind == "image" and data.side is None:
-        yield "the key data.side is missing; expected the side of the input in pixels, since these are images."
-    if entry.kind == "text" and data.length is None:
-        yield "the key data.length is missing; expected the most tokens of a text, since these are texts."
+        use = "for judging alone" if entry.train is None else f"of {entry.task}"
+        yield f"data.name: {entry.title} cannot be learned by a recipe, which trains classifiers; it is {use}."
+    key, meaning = ("side", "side in pixels") if entry.kind == "image" else ("length", "most tokens of a text")
+    if getattr(data, key) is None:
+        yield f"the key data.{key} is missing; expected the {meaning}."
     for name in ("unlabelled", "augment", "distil"):
         if entry.kind == "text" and getattr(recipe, name) is not None:
             yield f"{name} is for images, and {data.name} holds texts: leave it out."
@@ -50,10 +47,7 @@ def _mistakes(recipe: TrainingRecipe) -> Iterator[str]:
         splits["validation"] = validation
     for (key, split), (second_key, second) in combinations(splits.items(), 2):
         if split == second or "all" in (split, second):
-            yield (
-                f"data.{key} is {split} and data.{second_key} is {second}, which share samples: name splits that do "
-                "not, so that nothing is judged by what was learned or chosen by."
-            )
+            yield f"data.{key} is {split} and data.{second_key} is {second}, which share samples: name others."
     try:
         check_architecture(recipe.model)
     except ArgumentError as error:
@@ -77,9 +71,7 @@ def one_sentence(words: str, advice: str) -> Iterator[None]:
     except MhexError:
         raise
     except torch.OutOfMemoryError as error:
-        raise ArgumentError(
-            f"{words}, since it does not fit into memory: lower train.batch, or raise train.accumulate."
-        ) from error
+        raise ArgumentError(f"{words} within memory: lower train.batch, or raise train.accumulate.") from error
     except FAILURES as error:
         raise ArgumentError(f"{words}. {in_one_line(error)} {advice}") from error
 
@@ -98,10 +90,8 @@ def try_step(loop: Loop) -> None:
             batch = loop.feed.varied(rows, slice(0, loop.share), loop.table, recipe.seed, 0)
             loss: torch.Tensor = loop.objective(batch.inputs, batch.targets, loop.advice(batch))
         if not math.isfinite(loss.item()):
-            raise DivergedError(
-                f"The first loss of {recipe.name} is {loss.item()}, before anything was learned: check data.mean, "
-                "data.std, model.arguments and the weights it starts from."
-            )
+            words = f"The first loss of {recipe.name} is {loss.item()}, before anything was learned"
+            raise DivergedError(f"{words}: check data.mean, data.std, model.arguments and the weights it starts from.")
         with one_sentence(f"{recipe.name}: no gradient can be computed", "Choose another network."):
             loss.backward()  # type: ignore[no-untyped-call]
         words = f"train.optimizer: {settings.optimizer} cannot take a step here"

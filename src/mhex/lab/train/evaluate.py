@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from mhex.errors import ArgumentError
+from mhex._settings import check_that
 from mhex.lab.config.recipe import TrainingRecipe
 from mhex.lab.datasets import data_entry
 from mhex.lab.datasets.catalogue import AnySet
@@ -76,11 +76,9 @@ def neighbour_votes(
 
     Near ones count more: a vote weighs exp(cosine / 0.07). Gives (N, C), rows that sum to one, on the CPU.
     """
-    if len(bank) == 0 or labels.shape != (len(bank),) or bank.shape[1:] != features.shape[1:]:
-        raise ArgumentError(
-            f"A bank should hold features (M, D) with labels (M,), M at least 1, and be asked about features (N, D); "
-            f"got {tuple(bank.shape)}, {tuple(labels.shape)} and {tuple(features.shape)}."
-        )
+    shapes = [tuple(part.shape) for part in (bank, labels, features)]
+    fits = len(bank) > 0 and labels.shape == (len(bank),) and bank.shape[1:] == features.shape[1:]
+    check_that(fits, "a bank of features (M, D), M at least 1, labels (M,) and features (N, D)", shapes)
     directions = functional.normalize(bank, dim=1)
     votes = []
     for part in torch.split(functional.normalize(features, dim=1), 64):
@@ -121,11 +119,8 @@ def accuracy(probabilities: Tensor, labels: Tensor, group_of: Sequence[int] | No
     Probabilities are (N, C), labels (N,), and the probability of a group is the sum over its classes.
     """
     classes = probabilities.shape[1] if group_of is None else len(group_of)
-    if probabilities.shape != (len(labels), classes):
-        raise ArgumentError(
-            f"Probabilities should have the shape (samples, classes) = {(len(labels), classes)}, not "
-            f"{tuple(probabilities.shape)}."
-        )
+    shape = (len(labels), classes)
+    check_that(probabilities.shape == shape, f"probabilities of the shape {shape}", tuple(probabilities.shape))
     shares = {"class": (probabilities.argmax(dim=1) == labels).double().mean().item()}
     if group_of is not None:
         groups = torch.tensor(list(group_of))

@@ -47,10 +47,8 @@ class Pace:
 def make_accelerator(precision: str) -> Accelerator:
     """Make the accelerator of a run, on a GPU where there is one; refuse what the environment cannot do."""
     if sharded := [name for name in SHARDED if os.environ.get(name, "false").lower() in ("true", "1")]:
-        raise ArgumentError(
-            f"{sharded[0]} is set, and a network is trained whole in every process: leave it out, or start with "
-            "`accelerate launch --multi_gpu`."
-        )
+        words = f"{sharded[0]} is set, and a network is trained whole in every process"
+        raise ArgumentError(f"{words}: leave it out, or start with `accelerate launch --multi_gpu`.")
     if precision == "fp16" and not torch.cuda.is_available():
         raise ArgumentError("train.precision: fp16 needs a GPU, and there is none; take bf16, no or auto.")
     if precision == "auto":
@@ -68,10 +66,8 @@ def make_accelerator(precision: str) -> Accelerator:
     )
     started = int(os.environ.get("WORLD_SIZE", "1"))
     if accelerator.num_processes != started:
-        raise ArgumentError(
-            f"{started} processes were started, and accelerate knows of {accelerator.num_processes}: each would train "
-            "alone and write into the same folder. Without GPUs, set ACCELERATE_USE_CPU=true for all of them."
-        )
+        words = f"{started} processes were started, and accelerate knows of {accelerator.num_processes}"
+        raise ArgumentError(f"{words}: without GPUs, set ACCELERATE_USE_CPU=true for all of them.")
     return accelerator
 
 
@@ -98,10 +94,8 @@ class Loop:
         settings, device = recipe.training, accelerator.device
         slices = accelerator.num_processes * settings.accumulate
         if settings.batch % slices:
-            raise ArgumentError(
-                f"train.batch should be a multiple of processes times train.accumulate, {accelerator.num_processes} x "
-                f"{settings.accumulate}, not {settings.batch}."
-            )
+            words = f"processes times train.accumulate, {accelerator.num_processes} x {settings.accumulate}"
+            raise ArgumentError(f"train.batch should be a multiple of {words}, not {settings.batch}.")
         self.share = settings.batch // slices
         # Convolutions in half precision run on the matrix units without copies only in this layout.
         self.objective: Objective = objective.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -166,9 +160,8 @@ class Loop:
                     self._check_loss(loss.item(), step)
                     self._log(loss=loss.item(), rate=self.optimizer.param_groups[0]["lr"])
                 ended = place == 0
-                due = (
-                    pace.steps and self.progress.step % pace.steps == 0
-                ) or time.monotonic() - latest_save > pace.seconds
+                waited = time.monotonic() - latest_save > pace.seconds
+                due = waited or (pace.steps and self.progress.step % pace.steps == 0)
                 if not ended and not (due and main):
                     continue
                 self.progress.loss_sum = sums.item()

@@ -1,6 +1,5 @@
 """From a recipe to a network: timm, torchvision, a local Hugging Face folder, the MiniLM package, or the zoo."""
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -29,22 +28,13 @@ class Network:
 def check_architecture(part: RecipeModel) -> None:
     """Refuse an architecture, folder or package that is not there, before any work is spent."""
     name = part.architecture
-    if part.source in ("timm", "torchvision"):
-        names = _architectures(part.source)
-        if name in names:
-            return
-        if not difflib.get_close_matches(name, names, n=1, cutoff=0.5):  # over a thousand names would help nobody
-            raise ArgumentError(f"Unknown {part.source} model {name!r}, and no name is near it.")
-        raise unknown_name(f"{part.source} model", name, names)
-    if part.source == "zoo":
-        models = model_names()
-        if name not in models:
-            raise unknown_name("zoo model", name, models)
+    if part.source in ("timm", "torchvision", "zoo"):
+        names = model_names() if part.source == "zoo" else _architectures(part.source)
+        if name not in names:
+            raise unknown_name(f"{part.source} model", name, names)
     elif not (hf_folder(part.source, name) / "config.json").is_file():
-        raise ArgumentError(
-            f"expected a Hugging Face folder with config.json and model.safetensors, absolute or in MHEX_DATA, and "
-            f"{str(hf_folder(part.source, name))!r} is none: place one there, or name another."
-        )
+        words = "expected a Hugging Face folder with config.json and model.safetensors, absolute or in MHEX_DATA"
+        raise ArgumentError(f"{words}, and {str(hf_folder(part.source, name))!r} is none: name another.")
 
 
 @cache  # timm sorts its list anew whenever it is asked

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn import functional
 
-from mhex.errors import ArgumentError
+from mhex._settings import check_that
 from mhex.inputs.preprocess import Preprocess
 from mhex.lab.config.recipe import RecipeDistillation, RecipeHeads, RecipeUnlabelled
 from mhex.lab.train.optimiser import PROJECTOR
@@ -20,11 +20,9 @@ def smoothed_targets(classes: int, amount: float, group_of: Sequence[int] | None
     The amount is the share of the probability that is spread, in [0, 1); where classes have groups, over the classes of
     the same group alone, so that smoothing never says a cat might be a dog.
     """
-    if not 0 <= amount < 1:
-        raise ArgumentError(f"The amount of label smoothing should lie in [0, 1), not {amount}.")
+    check_that(0 <= amount < 1, "an amount of label smoothing in [0, 1)", amount)
     groups = torch.zeros(classes) if group_of is None else torch.tensor(list(group_of))
-    if len(groups) != classes:
-        raise ArgumentError(f"group_of should name the group of each of the {classes} classes, not of {len(groups)}.")
+    check_that(len(groups) == classes, f"group_of to name the group of each of the {classes} classes", len(groups))
     peers = (groups[:, None] == groups[None, :]).float()
     return (1 - amount) * torch.eye(classes) + amount * peers / peers.sum(dim=1, keepdim=True)
 
@@ -32,8 +30,7 @@ def smoothed_targets(classes: int, amount: float, group_of: Sequence[int] | None
 def distillation(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
     """Give the Kullback-Leibler divergence of the student's logits (N, C) from the teacher's (Hinton et al. 2015)."""
     # The temperature divides both; its square multiplies the mean over the batch, which keeps gradients of one size.
-    if temperature <= 0:
-        raise ArgumentError(f"The temperature of distillation should be positive, not {temperature}.")
+    check_that(temperature > 0, "a positive temperature of distillation", temperature)
     target = functional.log_softmax(teacher.float() / temperature, dim=1)
     answer = functional.log_softmax(student.float() / temperature, dim=1)
     return functional.kl_div(answer, target, reduction="batchmean", log_target=True) * temperature**2
@@ -122,8 +119,7 @@ class Ensemble(nn.Module):
 
     def __init__(self, members: Sequence[nn.Module], views: Sequence[Preprocess]) -> None:
         super().__init__()
-        if len(members) != len(views) or not members:
-            raise ArgumentError(f"Each teacher needs a view, and {len(members)} teachers with {len(views)} views came.")
+        check_that(0 < len(members) == len(views), f"a view for each of {len(members)} teachers", len(views))
         self.members, self.views = nn.ModuleList(members), tuple(views)
 
     def forward(self, pixels: Tensor) -> Tensor:
@@ -141,9 +137,8 @@ class ContrastObjective(Objective):
     """
 
     def __init__(self, model: nn.Module, features: int, part: RecipeUnlabelled, *, compile: bool = False) -> None:
-        projector = nn.Sequential(
-            nn.Linear(features, part.hidden), nn.GELU(), nn.Linear(part.hidden, part.width, bias=False)
-        )
+        first, second = nn.Linear(features, part.hidden), nn.Linear(part.hidden, part.width, bias=False)
+        projector = nn.Sequential(first, nn.GELU(), second)
         model.add_module(PROJECTOR.rstrip("."), projector)
         super().__init__(model, compile=compile)
         self.temperature = part.temperature

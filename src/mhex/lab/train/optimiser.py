@@ -23,10 +23,8 @@ def freeze(model: nn.Module, kind: str, classifier: Sequence[str]) -> None:
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name.startswith(prefixes))
     if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise ArgumentError(
-            f"train.freeze: {kind} leaves nothing to learn in {type(model).__name__}: expected parameters under "
-            f"{' or '.join(prefixes)}."
-        )
+        words = f"train.freeze: {kind} leaves nothing to learn in {type(model).__name__}"
+        raise ArgumentError(f"{words}: expected parameters under {' or '.join(prefixes)}.")
 
 
 def learning_mode(model: nn.Module, kind: str) -> None:
@@ -67,10 +65,8 @@ def make_optimizer(model: nn.Module, settings: RecipeTraining) -> torch.optim.Op
             groups, opt=settings.optimizer, lr=settings.rate, momentum=settings.momentum, **extra
         )
     except (AssertionError, ImportError, RuntimeError, TypeError, ValueError) as error:
-        raise ArgumentError(
-            f"train.optimizer: {settings.optimizer} cannot be made here ({type(error).__name__}: {error}): choose "
-            "another one."
-        ) from error
+        words = f"train.optimizer: {settings.optimizer} cannot be made here ({type(error).__name__}: {error})"
+        raise ArgumentError(f"{words}: choose another one.") from error
     if extra and "betas" not in optimizer.defaults:  # timm drops what an optimiser does not take
         raise ArgumentError(f"train.betas: the optimizer {settings.optimizer!r} takes no betas; leave them out.")
     for group in optimizer.param_groups:

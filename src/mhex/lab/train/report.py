@@ -71,10 +71,9 @@ def find_need(recipe: TrainingRecipe, name: str, out: Path) -> FinishedRun:
     """Find the finished run of a recipe that another one needs, beside the folder of the run that needs it."""
     run = read_finished(out.parent / name)
     if run is None:
-        raise ArgumentError(
-            f"{recipe.name} needs the weights of {name}, and {out.parent / name / WEIGHTS} is not there: add "
-            f"--with-needs, or train it first with `mhex train {name} --out {out.parent / name}`."
-        )
+        words = f"{recipe.name} needs the weights of {name}, and {out.parent / name / WEIGHTS} is not there"
+        command = f"mhex train {name} --out {out.parent / name}"
+        raise ArgumentError(f"{words}: add --with-needs, or train it first with `{command}`.")
     return run
 
 
@@ -119,10 +118,7 @@ def ship(
 ) -> dict[str, Any]:
     """Write weights, and a card with what `measure` says of them, into the folder ``shipped``; give the card."""
     if read_facts(run.weights).get("digest") != run.report["digest"]:
-        raise ArgumentError(
-            f"The card of {run.recipe.name} would tell of the recipe in {REPORT}, and {run.weights} was made by "
-            "another one: train again with --restart."
-        )
+        raise ArgumentError(f"{run.weights} was made by another recipe than {REPORT}: train again with --restart.")
     weights = run.shipped
     weights.parent.mkdir(exist_ok=True)
     state = learned(run.recipe, read_tensors(run.weights))

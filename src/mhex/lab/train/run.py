@@ -114,10 +114,8 @@ def learn(recipe: TrainingRecipe, out: Path, accelerator: Accelerator, pace: Pac
     try_step(loop)
     resumed = loop.resume()
     count, batch = len(samples.rows), recipe.training.batch
-    pace.say(
-        f"{recipe.name}: {recipe.training.epochs} epochs of {count} samples, {loop.steps} steps"
-        + (f"; going on after step {loop.progress.step}" if resumed else "")
-    )
+    words = f"; going on after step {loop.progress.step}" if resumed else ""
+    pace.say(f"{recipe.name}: {recipe.training.epochs} epochs of {count} samples, {loop.steps} steps{words}")
     out.mkdir(parents=True, exist_ok=True)
     if batch > count:
         pace.say(f"{recipe.name}: train.batch is {batch}, so every step sees the {count} samples more than once")
@@ -161,10 +159,8 @@ def make_teacher(recipe: TrainingRecipe, classes: Sequence[str], out: Path) -> E
             "learned other data": need.recipe.data.name != recipe.data.name,
         }
         if wrong := [reason for reason, holds in reasons.items() if holds]:
-            raise ArgumentError(
-                f"{name} cannot teach {recipe.name}: a teacher should be a plain network that learned the same data, "
-                f"{recipe.data.name}, and this one {wrong[0]}."
-            )
+            words = f"a teacher should be a plain network that learned {recipe.data.name}, and this one {wrong[0]}"
+            raise ArgumentError(f"{name} cannot teach {recipe.name}: {words}.")
         member = make_network(need.recipe, classes, training=False).model
         load_weights(member, need.weights)
         members.append(member.eval())

@@ -199,10 +199,8 @@ def load_samples(recipe: TrainingRecipe) -> RecipeSamples:
         return RecipeSamples(train, rows, data, torch.arange(len(data)))
     mask = held_out(len(train), validation, part.name)
     if mask.all() or not mask.any():
-        raise ArgumentError(
-            f"data.validation: a share of {validation} of {len(train)} samples leaves nothing to choose by, or nothing "
-            "to learn; take another share, or more samples."
-        )
+        words = f"data.validation: {validation} of {len(train)} samples leaves nothing to choose by or to learn"
+        raise ArgumentError(f"{words}; take another share, or more samples.")
     return RecipeSamples(train, rows[~mask], train, rows[mask])
 
 

@@ -153,7 +153,7 @@ def test_a_unit_that_tests_its_mask():
     assert torch.allclose(folded(ids, mask), wanted, atol=1e-6)
     with pytest.raises(CaptureError, match=r"block was called with scale.*where=\[\.\.\.\]"):
         model(ids, scale=2.0)
-    with pytest.raises(CaptureError, match="called with scale"):
+    with pytest.raises(CaptureError, match="called with attention_mask and scale"):
         folded(ids, mask, scale=2.0)
 
 

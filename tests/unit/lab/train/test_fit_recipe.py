@@ -118,7 +118,7 @@ def test_a_base_with_a_base_is_refused(zoo, tmp_path):
         ({"heads": None}, "add the section heads"),
         ({"heads": {"preset": "paper"}}, "heads.preset should be probe"),
         ({"heads": {"preset": "probe", "classifier": False}}, "heads.classifier"),
-        ({"augment": {}}, "augment is for training"),
+        ({"augment": {}}, "augment does not go with fit"),
     ],
 )
 def test_what_cannot_be_fitted_is_refused(changes, words):

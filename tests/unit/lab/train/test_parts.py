@@ -155,7 +155,7 @@ def test_ensemble_averages_logits_through_own_views():
 
     answer = Ensemble([Sides(), Sides()], [Preprocess(8, 8), Preprocess(12, 12)])(torch.rand(3, 3, 16, 16))
     assert torch.equal(answer, torch.full((3, 2), 10.0))
-    with pytest.raises(ArgumentError, match="needs a view"):
+    with pytest.raises(ArgumentError, match="a view for each"):
         Ensemble([Sides()], [])
 
 

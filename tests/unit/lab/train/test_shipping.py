@@ -126,7 +126,7 @@ def test_a_card_is_refused_when_the_weights_tell_otherwise(data, tiny, tmp_path)
     made = read_recipe(tiny / "resnet18-cifar10.yaml").smoke()
     train(made, out)
     write_tensors(load_file(out / "weights.safetensors"), out / "weights.safetensors", {"digest": "another"})
-    with pytest.raises(ArgumentError, match="made by another one"):
+    with pytest.raises(ArgumentError, match="made by another recipe"):
         ship(read_finished(out), RecipeShipping(), load_pets("test"), lambda path: {})
 
 

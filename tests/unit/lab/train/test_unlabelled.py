@@ -78,7 +78,7 @@ def test_neighbours_vote_by_cosine():
     near = torch.tensor([1.0, 3 / 9.01**0.5]) / 0.07
     assert votes[1].tolist() == pytest.approx([*near.softmax(0).tolist(), 0], abs=1e-5)
     assert neighbour_votes(bank, labels, bank, 3).shape == (4, 3)  # fewer than twenty
-    with pytest.raises(ArgumentError, match=r"A bank should hold features \(M, D\)"):
+    with pytest.raises(ArgumentError, match=r"a bank of features \(M, D\)"):
         neighbour_votes(bank[:0], labels[:0], bank, 3)
 
 
@@ -164,10 +164,10 @@ def test_a_run_without_labels_is_loaded_as_features(blood, recipe, tmp_path):
         ({"ship": {}}, "ship a probe"),
         ({"model": {"source": "torchvision", "architecture": "resnet18"}}, "a network of timm"),
         ({"train": {"freeze": "body"}}, "train.freeze: body does not go"),
-        ({"train": {"smoothing": 0.1}}, "train.smoothing needs labels"),
+        ({"train": {"smoothing": 0.1}}, "train.smoothing does not go with unlabelled"),
         ({"train": {"accumulate": 2}}, "train.accumulate should be 1"),
-        ({"train": {"batch": 1}}, "train.batch should be at least 2"),
-        ({"train": {"early_stopping": {"patience": 1}}}, "train.early_stopping needs labels"),
+        ({"train": {"batch": 1}}, "train.batch at least 2"),
+        ({"train": {"early_stopping": {"patience": 1}}}, "train.early_stopping does not go with unlabelled"),
         ({"unlabelled": {"method": "dyno"}}, "unlabelled.method should be one of simclr"),
         ({"unlabelled": {"temperature": 0}}, "unlabelled.temperature should be a number above 0"),
         ({"data": {"name": "ag_news", "side": None, "length": 8}}, "unlabelled is for images"),
