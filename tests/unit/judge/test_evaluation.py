@@ -245,7 +245,7 @@ def test_what_is_refused(model: Small, data: Any) -> None:
         mhex.evaluate(model, x, ["gradcam", "gradcam"], ["deletion"])
     with pytest.raises(ArgumentError, match="batch_size to be a whole number"):
         mhex.evaluate(model, x, ["gradcam"], ["deletion"], batch_size=0)
-    with pytest.raises(ArgumentTypeError, match="one string"):
+    with pytest.raises(ArgumentTypeError, match="a list.*but got str"):
         mhex.evaluate(model, "photos", ["gradcam"], ["deletion"])
     with pytest.raises(ArgumentError, match="target='label'"):
         mhex.evaluate(model, x, ["gradcam"], [("deletion", ZERO)], target="label")
