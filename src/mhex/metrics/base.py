@@ -159,20 +159,14 @@ class PerImage(Metric):
         runner = next((runner for runner in passes if type(runner) is type(source)), None)
         if runner is None:
             runners = " and ".join(type(runner).__name__ for runner in passes) or "no runner"
-            raise ArgumentTypeError(
-                f"Expected results of {runners} for {name}, but got one of {type(source).__name__}."
-            )
+            raise ArgumentTypeError(f"Expected results of {runners} for {name}, but got {type(source).__name__}.")
         if isinstance(result, SweepResult) and source.grid == "even" and source.steps % runner.steps == 0:
             result = result.every(source.steps // runner.steps)
             source = result.runner
         parts = [(f.name, getattr(source, f.name), getattr(runner, f.name)) for f in fields(runner)]
         listed = [f"{part}={a!r} (not {b!r})" for part, a, b in parts if a != b and part not in READ_PARTS]
-        if listed:
-            raise ArgumentError(
-                f"Expected results that were made as the protocol of {name} says, but these were made with "
-                f"{', '.join(listed)}. Make them by a runner of `metric.protocol.passes`, or give the metric the same "
-                "parts."
-            )
+        advice = "; make them by a runner of `metric.protocol.passes`, or give the metric the same parts"
+        check_that(not listed, f"results made as the protocol of {name} says", ", ".join(listed), advice)
         return result
 
     def rows(self) -> tuple[Tensor, Tensor]:

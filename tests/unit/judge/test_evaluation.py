@@ -256,7 +256,7 @@ def test_what_is_refused(model: Small, data: Any) -> None:
 
 
 def test_black_needs_the_normalisation(model: Small, data: Any) -> None:
-    with pytest.raises(ArgumentError, match="how colours were normalised"):
+    with pytest.raises(ArgumentError, match="preprocess= with mean and std for the reference .black."):
         mhex.evaluate(model, data, ["gradcam"], ["aopc"])
 
 
