@@ -80,7 +80,7 @@ def test_other_models_are_refused() -> None:
 
 
 def test_samples_that_differ_where_others_do_not_are_refused() -> None:
-    with pytest.raises(ArgumentError, match="got 2 with another input, .* such as image 1"):
+    with pytest.raises(ArgumentError, match=r"got 2 with another input, .* such as image 1"):
         one("gae", draw(4), numbered("abcd")).merge(one("cdam", draw(4), numbered("axcy")))
     more = one("gae", draw(4), numbered("abcd")).merge(one("cdam", draw(6, 1), numbered("abcdef")))
     assert more.compare("deletion")["gae", "cdam"].n == 4
@@ -95,7 +95,7 @@ def test_windows_of_one_data_set_have_some_samples_in_common() -> None:
 
 
 def test_methods_without_a_common_sample_are_refused() -> None:
-    with pytest.raises(ArgumentError, match="no sample in common .*, and only one has 'cdam' for 'deletion'"):
+    with pytest.raises(ArgumentError, match=r"no sample in common .*, and only one has 'cdam' for 'deletion'"):
         one("gae", draw(4), numbered("abcd")).merge(one("cdam", draw(4), numbered("wxyz")))
 
 

@@ -118,7 +118,7 @@ def test_raw_units_are_never_said_of_others() -> None:
 
     with pytest.raises(
         ArgumentError,
-        match="Expected preprocess= with mean and std for a radius in raw .*give it, or choose units='model'",
+        match=r"Expected preprocess= with mean and std for a radius in raw .*give it, or choose units='model'",
     ):
         MaxSensitivity(draws=2).of(Case(Subject(model, x), x.sum(1), again=again))
     with pytest.warns(MhexWarning, match="units of the model"):
