@@ -118,10 +118,8 @@ class MaskReader:
         check_that(right, f"0 at the background of the mask of sample {number}", values, f"; {_WRITE}")
         if not self._warned:
             self._warned = True
-            warn(
-                f"Masks hold several classes ({listed} in that of sample {number}), and all of them are taken for the "
-                "object; give mask == class for one of them."
-            )
+            classes = f"several classes ({listed} in that of sample {number})"
+            warn(f"Masks hold {classes}, and all of them are taken for the object; give mask == class for one of them.")
 
 
 def _tensor(value: Any, number: int) -> Tensor:

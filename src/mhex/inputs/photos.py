@@ -250,10 +250,7 @@ def check_fit(values: Any, light: Any, window: Window, name: str) -> None:
         raise ArgumentError(f"{text}, all of them outside of {clipping}; give a window that fits.")
     inside = float(((light > 0) & (light < 1)).mean())
     if inside < _LITTLE and high > low:
-        warn(
-            f"{text}, and only {inside:.0%} of its pixels lie between the ends of {clipping}: the others are black or "
-            "white."
-        )
+        warn(f"{text}, and only {inside:.0%} of its pixels are within {clipping}: the others are black or white.")
     elif 0 < high - low < (window[1] - window[0]) / _SLIVER:
         warn(f"{text}, which are less than 1/{_SLIVER} of {clipping}: all of its pixels look nearly the same.")
 

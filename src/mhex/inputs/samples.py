@@ -104,8 +104,7 @@ def in_samples(
     if not any_read and unread:
         reasons = losses_in_words(unread)
         raise ArgumentError(f"Expected samples that can be read, but none of {len(unread)} can: {reasons}.")
-    if start == 0:
-        raise ArgumentError("Expected at least one sample, but the data is empty; a generator can be read only once.")
+    check_that(start > 0, "at least one sample", "empty data", "; a generator can be read only once")
 
 
 def losses_in_words(lost: Mapping[int, str]) -> str:

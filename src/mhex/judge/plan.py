@@ -119,8 +119,7 @@ def method_runs(methods: str | Iterable[MethodGiven], anatomy: Anatomy, controls
         runs = [MethodRun(spec.name) for spec in all_methods().values() if not spec.refusal(anatomy)]
     else:
         runs = [_method_run(entry, anatomy) for entry in ([methods] if isinstance(methods, str) else methods)]
-    if not runs:
-        raise ArgumentError("Expected at least one method, but got none.")
+    check_that(bool(runs), "at least one method", "none")
     names = CONTROLS if anatomy.modality == "image" else ("random",)
     runs += [MethodRun(f"{PREFIX}{name}") for name in names if controls]
     _check_once("method", [run.label for run in runs])
@@ -132,8 +131,8 @@ def _method_run(entry: MethodGiven, anatomy: Anatomy) -> MethodRun:
     if not isinstance(name, str):
         raise ArgumentTypeError(f"Expected a method's name, or a name and its options, but got {entry!r}.")
     if is_control(name):
-        if name.removeprefix(PREFIX) not in CONTROLS:
-            raise ArgumentError(f"Expected a control map among {', '.join(CONTROLS)}, but got {name!r}.")
+        known = name.removeprefix(PREFIX) in CONTROLS
+        check_that(known, f"a control map among {', '.join(CONTROLS)}", repr(name))
         return MethodRun(name)
     method = get_method(name)
     settings = method.check_options(options)
@@ -148,8 +147,7 @@ def metric_runs(metrics: str | PerImage | Iterable[MetricGiven], modality: str, 
     a protocol does not say otherwise.
     """
     entries = [metrics] if isinstance(metrics, (str, PerImage)) else list(metrics)
-    if not entries:
-        raise ArgumentError("Expected at least one metric, but got none.")
+    check_that(bool(entries), "at least one metric", "none")
     runs = [_metric_run(entry, modality, seed) for entry in entries]
     _check_once("metric", [run.label for run in runs])
     for run in runs:

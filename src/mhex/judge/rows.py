@@ -120,8 +120,7 @@ def curves_of(
     if not isinstance(reader, CurveMetric):
         raise ArgumentError(f"Metric {metric!r} reads no curves.")
     order = reader.orders[0] if order is None else order
-    if order not in reader.orders:
-        raise ArgumentError(f"Metric {metric!r} reads the orders {', '.join(reader.orders)}, but got {order!r}.")
+    check_that(order in reader.orders, f"an order of {metric!r}, {' or '.join(reader.orders)}", repr(order))
     # Samples without judgement have no points.
     judged = pc.list_value_length(pc.field("points")) > 0
     part = table.filter((pc.field("metric") == metric) & (pc.field("order") == order) & judged)

@@ -180,9 +180,9 @@ class PerImage(Metric):
         # Of different images under one number, all but the first would be lost without a word.
         different = again & ~torch.isclose(values, values.roll(1, 0), rtol=_SAME, atol=_SAME, equal_nan=True).all(1)
         if bool(different.any()):
+            count = int(different.sum())
             warn(
-                f"{int(different.sum())} images came again under the same id with other values, and only the first of "
-                "each counts. If they are different images, give each its own number by ids=."
+                f"{count} images came again under an id with other values, and only the first counts; give other ids=."
             )
         return ids[~again], values[~again]
 

@@ -71,10 +71,7 @@ class NeighbourProtocol(Protocol, Runner[NeighbourResult]):
         if self.units == "raw" and scale is not None:
             return self.radius / scale[1].double().to(subject.device).view(-1, 1, 1)
         if self.units == "raw":
-            warn(
-                "How colours were normalised is not known, so the radius is taken in units of the model's input; give "
-                "preprocess= with mean and std, or units='model'."
-            )
+            warn("The radius is in units of the model's input; for raw colours give preprocess= with mean and std.")
         return torch.tensor(self.radius, dtype=torch.float64, device=subject.device)
 
 

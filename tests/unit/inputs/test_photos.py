@@ -285,7 +285,7 @@ def test_a_window_with_nothing_of_the_photo_is_refused() -> None:
     for window in ((5000, 9000), (-10, -1)):
         with pytest.raises(ArgumentError, match="outside of window"):
             upright_rgb(deep, window)
-    with pytest.warns(MhexWarning, match="of its pixels lie between the ends of window"):
+    with pytest.warns(MhexWarning, match="of its pixels are within window"):
         upright_rgb(deep, (0, 90))
 
 
@@ -308,7 +308,7 @@ def test_a_window_far_wider_than_the_photo_is_warned_of() -> None:
     ("top", "window", "message"),
     [
         (3, (0, 255), r"from 0 to 3, which are less than 1/64 of window=\(0, 255\): all of its pixels"),
-        (200, (0, 4), r"from 0 to 200, and only .* of its pixels lie between the ends of window=\(0, 4\)"),
+        (200, (0, 4), r"from 0 to 200, and only .* of its pixels are within window=\(0, 4\)"),
         (200, (0, 250), None),
     ],
 )
