@@ -97,4 +97,5 @@ def items_of(name: str, split: str | None = None, window: tuple[float, float] | 
     if path.is_file():
         return load_csv(path, split or "all", window=window).items()
     check_that(window is None or kind in ("folder", "csv"), "a folder or a CSV file beside --window", name)
-    return data_entry(name).items(split, **({} if window is None else {"window": window}))
+    scaling: Any = {} if window is None else {"window": window}
+    return data_entry(name).items(split, **scaling)

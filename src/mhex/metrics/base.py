@@ -181,9 +181,7 @@ class PerImage(Metric):
         different = again & ~torch.isclose(values, values.roll(1, 0), rtol=_SAME, atol=_SAME, equal_nan=True).all(1)
         if bool(different.any()):
             count = int(different.sum())
-            warn(
-                f"{count} images came again under an id with other values, and only the first counts; give other ids=."
-            )
+            warn(f"{count} images came again under an id with other values, and only the first counts; change ids=.")
         return ids[~again], values[~again]
 
     def compute(self) -> dict[str, Any]:

@@ -86,8 +86,9 @@ class Score:
 def score_of(score: ScoreGiven, modality: str, seed: int) -> Score:
     """The score that a user asks for, see `mhex.recommend`; weights left out are 0, and texts have no stability."""
     if not isinstance(score, (str, tuple, Mapping)):
-        parts = ", ".join(WEIGHTS)
-        raise ArgumentTypeError(f"Expected score to be a metric or weights of {parts}, but got {type(score).__name__}.")
+        raise ArgumentTypeError(
+            f"Expected a metric or weights of {', '.join(WEIGHTS)}, but got {type(score).__name__}."
+        )
     name = _BALANCED if isinstance(score, Mapping) else score if isinstance(score, str) else score[0]
     if isinstance(name, str) and name.partition(":")[0] not in all_metrics():
         raise unknown_name("score", name, all_metrics())

@@ -117,7 +117,7 @@ def test_weights_decide() -> None:
         ({"score": {"faith": 1}}, "Unknown part of the score 'faith'"),
         ({"score": {"stability": -1}}, "a number from 0 on"),
         ({"score": {"stability": 0}}, "a weight above 0"),
-        ({"score": 3}, "score to be a metric or weights of"),
+        ({"score": 3}, "a metric or weights of"),
         ({"score": "pointing-game"}, "needs a mask"),
         ({"methods": ["gae"]}, "cannot explain"),
         ({"methods": [("rise", {"n": 10**9})]}, r"too short for rise \(n=1000000000\), which needs about"),
