@@ -81,7 +81,7 @@ def test_mosaics_as_they_are_and_with_two_of_a_class():
 def test_mosaics_refuse():
     labels = torch.arange(6)
     subject = Subject(Colour(), coloured(labels), label=labels)
-    with pytest.raises(ArgumentError, match="at least 9 classes"):
+    with pytest.raises(ArgumentError, match="each of 9 classes"):
         mosaics(Subject(Colour(), coloured(labels, 9), label=labels), 3)
     with pytest.raises(ArgumentError, match="multiples of 3"):
         mosaics(subject, 3)

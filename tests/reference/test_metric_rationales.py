@@ -198,10 +198,10 @@ WRONG: dict[str, tuple[Any, str]] = {
     "one span": ((3, 5), r"write \[\(3, 5\)\] for a span, \[3, 5\] for two words"),
     "zeros and ones": ([0, 0, 1, 0, 0, 0, 0], "turn them into bools"),
     "bools of tokens": ([True] * 15, "got 15 bools for a text of 7 words, split at white space"),
-    "number of a token": ([2, 11], "words up to 6 in the rationale of sample 1, .* but got 11"),
-    "span beyond": ([(2, 8)], "words up to 6 in the rationale of sample 1, .* but got 7"),
+    "number of a token": ([2, 11], "rationale of sample 1 .* got 11 where words go from 0 to 6"),
+    "span beyond": ([(2, 8)], "rationale of sample 1 .* got 7 where words go from 0 to 6"),
     "empty span": ([(3, 3)], r"got the span \(3, 3\)"),
-    "below 0": ([-1], "from 0 on, but the rationale of sample 1 has -1"),
+    "below 0": ([-1], "rationale of sample 1 .* got -1 where words go from 0"),
 }
 
 

@@ -195,10 +195,9 @@ def open_photo(path: str | PathLike[str], window: Window | None = None) -> Image
 
     path = Path(path)
     check_file(path)
-    too_large = ArgumentError(
-        f"The photo {path} claims more than {MOST_PIXELS // 10**6} million pixels, or more than its bytes hold, and "
-        "was not opened, because small files that unpack to huge pictures are a known attack; shrink it first."
-    )
+    # Small files that unpack to huge pictures are a known attack.
+    most = f"{MOST_PIXELS // 10**6} million pixels, or more than its bytes hold"
+    too_large = ArgumentError(f"The photo {path} claims more than {most}, and was not opened; shrink it first.")
     Image.init()
     with warnings.catch_warnings():
         # PIL warns of large photos and of odd tags; the limit below decides, and the tags do not matter here.
@@ -214,9 +213,7 @@ def open_photo(path: str | PathLike[str], window: Window | None = None) -> Image
         except Image.DecompressionBombError as error:
             raise too_large from error
         except UnidentifiedImageError as error:
-            raise ArgumentError(
-                f"Expected a photo ({_FORMAT_NAMES}), but {path} is not a picture of these formats."
-            ) from error
+            raise ArgumentError(f"Expected a photo ({_FORMAT_NAMES}), but {path} is none of these.") from error
         except BROKEN as error:
             reason = str(error).rstrip(".") or type(error).__name__
             raise ArgumentError(f"The photo {path} is damaged or cut off ({reason}).") from error
@@ -225,15 +222,13 @@ def open_photo(path: str | PathLike[str], window: Window | None = None) -> Image
 def check_file(path: Path) -> None:
     """Refuse a file that cannot be a photo without decoding it: missing, a folder, unreadable, empty."""
     try:
-        if path.is_dir():
-            raise ArgumentError(f"Expected a photo, but {path} is a folder; name the photos in it, e.g. {path}/*.jpg.")
-        if not path.exists():
-            raise ArgumentError(f"There is no photo {path}; check the path.")
-        if not path.is_file():
-            raise ArgumentError(f"Expected a photo, but {path} is not a regular file.")
-        with path.open("rb") as file:
-            start = file.read(1)
+        if path.is_file():
+            with path.open("rb") as file:
+                problem = "" if file.read(1) else "is empty (0 bytes)"
+        else:
+            folder = f"is a folder; name the photos in it, e.g. {path}/*.jpg"
+            problem = folder if path.is_dir() else "is no file; check the path"
     except OSError as error:
-        raise ArgumentError(f"The photo {path} cannot be read: {error.strerror or error}.") from error
-    if not start:
-        raise ArgumentError(f"The photo {path} is empty (0 bytes).")
+        problem = f"cannot be read: {error.strerror or error}"
+    if problem:
+        raise ArgumentError(f"Expected a photo, but {path} {problem}.")

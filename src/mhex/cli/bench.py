@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mhex._files import write_text
+from mhex._settings import check_that
 from mhex.cli import _console
 from mhex.cli._console import busy, complain, say
 from mhex.cli._parse import DeviceOption, check_device
@@ -140,8 +141,7 @@ def read_suites(names: Sequence[str]) -> dict[str, Suite]:
     suites = {file: read_suite(find_suite(file)) for file in files}
     titles = [suite.name for suite in suites.values()]
     for title in titles:
-        if titles.count(title) > 1:
-            raise ArgumentError(f"Expected suites of different names, but {title} is there twice.")
+        check_that(titles.count(title) == 1, "suites of different names", f"{title} twice")
     return suites
 
 

@@ -14,6 +14,7 @@ from mhex import errors
 from mhex._files import write_text
 from mhex._printable import one_line
 from mhex._progress import watched
+from mhex._settings import check_that
 from mhex.cli import _console, _parse
 from mhex.cli._console import Step, complain
 from mhex.errors import ArgumentError, MhexError, NotFiniteError, NotFiniteOutputError, by_reason
@@ -217,8 +218,7 @@ def command(
             "pass_over": every or len(methods) > 1,  # one method that cannot serve does not cost the others
         }
         ends = _parse.parse_window(window)
-        if text and ends is not None:
-            raise ArgumentError("Expected --window beside photos, but got --text; leave it out.")
+        check_that(not text or ends is None, "--window beside photos", "--text", "; leave it out")
         _parse.check_device(device)
         out = _console.output_folder(out)
         bundle = _load(model, device, is_text=bool(text))
@@ -293,22 +293,16 @@ def _words_after_stop(items: Sequence[Item], done: set[str], out: Path) -> str:
     if not done:
         return "Nothing is explained yet; the same command begins anew."
     missing = " ".join(item.name for item in items if item.name not in done)
-    return (
-        f"{len(done)} of {len(items)} inputs are explained, with their pictures in {out}; to go on, give the others "
-        f"alone: {missing}"
-    )
+    explained = f"{len(done)} of {len(items)} inputs are explained, with their pictures in {out}"
+    return f"{explained}; to go on, give the others alone: {missing}"
 
 
 def _items(photos: Sequence[Path], texts: Sequence[str]) -> list[Item]:
-    if bool(photos) == bool(texts):
-        came = "both" if photos else "neither"
-        raise ArgumentError(
-            f"Expected either photos or --text, but got {came}: mhex explain PHOTO..., or "
-            "mhex explain --text TEXT --model hf:FOLDER."
-        )
+    came, advice = "both" if photos else "neither", ": mhex explain PHOTO..., or mhex explain --text TEXT --model MODEL"
+    check_that(bool(photos) != bool(texts), "either photos or --text", came, advice)
     if texts:
-        if blank := [number for number, text in enumerate(texts, 1) if not text.strip()]:
-            raise ArgumentError(f"Expected some text after each --text, but number {blank[0]} is blank.")
+        blank = next((number for number, text in enumerate(texts, 1) if not text.strip()), None)
+        check_that(blank is None, "some text after each --text", f"a blank one as number {blank}")
         return [Item(f"text-{number}", _console.beginning(text), text) for number, text in enumerate(texts, 1)]
     # Missing photos are refused now, before the model is loaded; damaged ones are named at the end.
     for photo in photos:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from mhex._settings import check_that
 from mhex.cli import _parse
 from mhex.cli._console import LOSSES, busy, complain, output_folder, say, stopping, without_repeated_warnings
 from mhex.errors import ArgumentError
@@ -78,16 +79,11 @@ def parse_score(text: str) -> str | Mapping[str, float]:
     """A metric by name, or weights, `faithfulness=1,stability=0.5`."""
     if "=" not in text:
         return text.strip()
-    weights: dict[str, float] = {}
-    for pair in text.split(","):
-        name, _, value = pair.partition("=")
-        try:
-            weights[name.strip()] = float(value)
-        except ValueError:
-            raise ArgumentError(
-                f"Expected weights as NAME=WEIGHT with commas between after --score, but got {pair.strip()!r}."
-            ) from None
-    return weights
+    pairs = [pair.partition("=") for pair in text.split(",")]
+    try:
+        return {name.strip(): float(value) for name, _, value in pairs}
+    except ValueError:
+        raise ArgumentError(f"Expected --score NAME=WEIGHT with commas between, but got {text!r}.") from None
 
 
 def items_of(name: str, split: str | None = None, window: tuple[float, float] | None = None) -> Any:
@@ -100,8 +96,6 @@ def items_of(name: str, split: str | None = None, window: tuple[float, float] | 
         return load_folder(path, split or "all", window=window).items()
     if path.is_file():
         return load_csv(path, split or "all", window=window).items()
-    if window is None:
-        return data_entry(name).items(split)
-    if kind not in ("folder", "csv"):
-        raise ArgumentError(f"Expected --window beside photos of your own, a folder or a CSV file, not beside {name}.")
-    return data_entry(name).items(split, window=window)
+    check_that(window is None or kind in ("folder", "csv"), "a folder or a CSV file beside --window", name)
+    scaling: Any = {} if window is None else {"window": window}
+    return data_entry(name).items(split, **scaling)

@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from mhex._files import write_text
+from mhex._settings import check_that
 from mhex.cli._console import busy, complain, say, writing
-from mhex.errors import ArgumentError
 
 EXAMPLES = """
 mhex report runs/pets
@@ -60,14 +60,12 @@ def folder_page(folder: Path, title: str = "", images: list[int] | None = None) 
 
     remarks = missing_models(read_record(folder)) if (folder / RECORD).is_file() else []
     if is_recommendation(folder):
-        remarks.append(
-            f"These are the rows of a recommendation: which method to use is said in {PAGE}, beside this page."
-        )
+        remarks.append(f"These are the rows of a recommendation: {PAGE}, beside this page, says which method to use.")
     return page_of(folder, title, images, remarks)
 
 
 def _numbers(text: str) -> list[int]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not parts or not all(part.isdecimal() for part in parts):
-        raise ArgumentError(f"Expected numbers of images with commas between after --images, but got {text!r}.")
+    right = bool(parts) and all(part.isdecimal() for part in parts)
+    check_that(right, "numbers of images with commas between after --images", repr(text))
     return [int(part) for part in parts]

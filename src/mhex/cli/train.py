@@ -80,9 +80,7 @@ def _words_after_stop(place: Path) -> str:
 
     newest = latest_checkpoint(place)
     if newest is None:
-        return (
-            "There is no checkpoint yet, so the same command begins anew; --checkpoint-seconds writes them more often."
-        )
+        return "There is no checkpoint yet, so the same command begins anew; --checkpoint-seconds says how often."
     step = int(newest.name.removeprefix("step-"))
     return f"The last checkpoint, after step {step}, is in {newest}; the same command goes on from there."
 

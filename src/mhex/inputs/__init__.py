@@ -35,15 +35,8 @@ def prepare(
     if not samples:
         raise ArgumentError("Expected at least one sample, but the batch is empty.")
     if all(isinstance(sample, str) for sample in samples):
-        if tokenizer is None and preprocess is not None:
-            raise ArgumentError(
-                "The data are texts, and this model reads photos; choose data of photos, or a model of texts. A photo "
-                "is given as PIL.Image.open(path), not by its path."
-            )
         return text_batch(model, samples, tokenizer, numbers)
     if all(map(is_photo, samples)):
-        if preprocess is None and tokenizer is not None:
-            raise ArgumentError("The data are photos, and this model reads texts; choose texts, or a model of photos.")
         return photo_batch(model, samples, preprocess, numbers, fill)
     if isinstance(inputs, Mapping):
         if "pixel_values" in inputs:
@@ -52,20 +45,14 @@ def prepare(
         if "input_ids" in inputs or "inputs_embeds" in inputs:
             return token_batch(model, inputs, tokenizer, fill)
         hint = "; sound is not explained" if {"input_values", "input_features"} & inputs.keys() else ""
-        raise ArgumentError(
-            f"Expected 'pixel_values' or 'input_ids' in the inputs, but got the keys {list(inputs)}{hint}."
-        )
+        raise ArgumentError(f"Expected 'pixel_values' or 'input_ids' as a key, but got {list(inputs)}{hint}.")
     if isinstance(inputs, Tensor):
         if inputs.dim() == 2 and not inputs.is_floating_point():
             return token_batch(model, {"input_ids": inputs}, tokenizer)
         return image_batch(model, inputs, {}, None, preprocess, ids, fill, check_later)
-    if isinstance(inputs, (list, tuple)):
-        kinds = ", ".join(sorted({type(item).__name__ for item in inputs}))
-        raise ArgumentTypeError(
-            f"Expected a list of PIL images or of strings, but it holds: {kinds}; join tensors with torch.stack, and "
-            "give pairs of texts as a dictionary of tokenizer outputs."
-        )
+    kinds = ", ".join(sorted({type(sample).__name__ for sample in samples}))
+    kinds = f"a list of {kinds}" if isinstance(inputs, (list, tuple)) else kinds
     raise ArgumentTypeError(
-        "Expected a tensor, PIL images, strings or a dictionary of tokenizer outputs, but got "
-        f"{type(inputs).__name__}; turn arrays into tensors with torch.from_numpy."
+        f"Expected a tensor, PIL images, strings or a dictionary of tokenizer outputs, but got {kinds}; turn arrays "
+        "into tensors with torch.from_numpy, join tensors with torch.stack, and tokenize pairs of texts."
     )

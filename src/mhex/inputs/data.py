@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from mhex._progress import track
+from mhex._settings import check_that
 from mhex.errors import ArgumentError, ArgumentTypeError, MhexError
 from mhex.inputs.photos import is_photo
 from mhex.inputs.prepared import check_dense
@@ -73,11 +74,8 @@ def parts_of(element: Any) -> Parts:
         key = next((key for key in _INPUTS if key in element), None)
         arguments = {k: v for k, v in element.items() if k not in plurals and k not in plurals.values()}
         if key is None and not any(name in arguments for name in _AXES):
-            raise ArgumentError(
-                f"Expected the inputs of samples under one of the keys {', '.join((*_INPUTS, *_AXES))}, but got the "
-                f"keys {', '.join(map(str, element)) or 'of an empty dictionary'}; beside inputs, {', '.join(BESIDE)} "
-                "are known."
-            )
+            keys = ", ".join((*_INPUTS, *_AXES))
+            raise ArgumentError(f"Expected inputs under one of the keys {keys}, but got {list(element)}; rename one.")
         parts["inputs"] = arguments if key is None else element[key]
     elif isinstance(element, (tuple, list)) and _is_labelled(element):
         parts.update(zip(("inputs", "label", "mask"), element, strict=False))
@@ -137,19 +135,13 @@ def raw_batches(data: Any, size: int, limit: int | None, unread: dict[int, str])
     items are read than the limit. Those of a list or data set that cannot be read are left out, and `unread` is filled
     with their places and the reason. A loader or generator ends with its first error, so that such an error is raised.
     """
-    if isinstance(data, (str, bytes)):
-        raise ArgumentTypeError("Expected a collection of samples, but got one string; give a list.")
     if is_columns(data):
         parts = _checked_parts(data)
         count = length(parts["inputs"])
         for cut in _cuts(parts["inputs"], size):
             yield {name: select(value, cut, count) for name, value in parts.items()}
         return
-    if not is_sequence(data) and not isinstance(data, Iterable):
-        kind = type(data).__name__
-        raise ArgumentTypeError(
-            f"Expected a loader, a data set, a list, a generator, a tensor or a dictionary, but got {kind}."
-        )
+    _check_several(data)
     elements = readable(data, unread, limit) if is_sequence(data) else enumerate(islice(data, limit))
     first = next(elements, None)
     if first is None:
@@ -217,7 +209,7 @@ def in_batches(inputs: Any, size: int) -> Iterator[Any]:
 
 def unlabelled(data: Any) -> Iterator[Any]:
     """Inputs without labels: of one tensor or dictionary, or of a loader of these, alone or first in tuples."""
-    for batch in [data] if isinstance(data, (Tensor, Mapping)) else _batches(data):
+    for batch in [data] if isinstance(data, (Tensor, Mapping)) else _check_several(data):
         inputs = batch[0] if isinstance(batch, (tuple, list)) and batch else batch
         yield {k: v for k, v in inputs.items() if k not in _LABELS} if isinstance(inputs, Mapping) else inputs
 
@@ -230,24 +222,20 @@ def labelled(loader: Any) -> Iterator[tuple[Any, Tensor]]:
         elif isinstance(batch, Mapping) and (names := [name for name in _LABELS if name in batch]):
             inputs, labels = {k: v for k, v in batch.items() if k != names[0]}, batch[names[0]]
         else:
-            raise ArgumentTypeError(
-                "Expected batches (inputs, labels), or dictionaries with 'labels', from the loader, but got "
-                f"{type(batch).__name__}."
-            )
+            kind = type(batch).__name__
+            raise ArgumentTypeError(f"Expected (inputs, labels), or dictionaries with 'labels', but got {kind}.")
         yield inputs, torch.as_tensor(labels)
 
 
-def loader_of(data: Any, batch_size: int) -> Iterable[Any]:
+def loader_of(data: Any, batch_size: int) -> Any:
     """A loader as it is; a pair of inputs (a tensor, or a dictionary of tensors) and labels, cut into batches."""
     inputs, labels = data if isinstance(data, (tuple, list)) and len(data) == 2 else (None, None)
     if not isinstance(inputs, (Tensor, Mapping)) or not isinstance(labels, Tensor):
-        return _batches(data)
-    if labels.dim() == 0:
-        raise ArgumentError("Expected one label per sample, (B,), but got a single number; add a batch axis.")
+        return _check_several(data)
+    check_that(labels.dim() > 0, "one label per sample, (B,)", "a single number", "; add a batch axis")
     lengths = sorted(set(_row_counts(inputs)))
-    if lengths != [len(labels)]:
-        came = " or ".join(map(str, lengths)) or "no"
-        raise ArgumentError(f"Expected as many labels as inputs, but got {len(labels)} labels and {came} inputs.")
+    came = " or ".join(map(str, lengths)) or "no"
+    check_that(lengths == [len(labels)], "as many labels as inputs", f"{len(labels)} labels and {came} inputs")
     return _pieces(inputs, labels, batch_size)
 
 
@@ -262,13 +250,8 @@ def labelled_pieces(
     if isinstance(inputs, (Tensor, Mapping)):
         yield from track(_pieces(*labelled_batch(inputs, labels, check), size), "Collaboration", progress)
         return
-    if labels is not None:
-        inside = f" of {type(inputs[0]).__name__}" if isinstance(inputs, (list, tuple)) and inputs else ""
-        raise ArgumentError(
-            "Expected one batch beside labels, as a tensor or as a dictionary of the model's arguments, but got "
-            f"{type(inputs).__name__}{inside}: turn images and texts into tensors first. A loader brings its own "
-            "labels: leave labels out."
-        )
+    advice = "; make tensors of images and texts, and leave labels out beside a loader, which brings its own"
+    check_that(labels is None, "a tensor or a dictionary of arguments beside labels", type(inputs).__name__, advice)
     for batch, truth in labelled(track(loader_of(inputs, size), "Collaboration", progress)):
         yield from _pieces(batch, _checked_labels(batch, truth, check), size)
 
@@ -284,8 +267,7 @@ def labelled_batch(inputs: Any, labels: Tensor | None, check: CheckLabels) -> tu
 
 def _checked_labels(inputs: Any, labels: Tensor, check: CheckLabels) -> Tensor:
     counts = _row_counts(inputs)
-    if not counts or 0 in counts:
-        raise ArgumentError("Expected at least one sample, but the batch is empty.")
+    check_that(bool(counts) and 0 not in counts, "at least one sample", "an empty batch")
     # A dictionary may hold tensors that all samples share, for instance position numbers (1, T).
     rows = labels.shape[0] if isinstance(labels, Tensor) and labels.dim() else counts[0]
     return check(labels, rows if rows in counts else counts[0])
@@ -305,13 +287,12 @@ def _row_counts(inputs: Any) -> list[int]:
     return [value.shape[0] for value in values if isinstance(value, Tensor) and value.dim()]
 
 
-def _batches(data: Any) -> Iterable[Any]:
+def _check_several(data: Any) -> Any:
+    """Data of several samples or batches; anything else is refused."""
     if isinstance(data, (str, bytes)) or not (hasattr(data, "__iter__") or hasattr(data, "__getitem__")):
-        raise ArgumentTypeError(
-            f"Expected a batch (a tensor, or a dictionary of arguments) or a loader of batches, but got "
-            f"{type(data).__name__}."
-        )
-    return data  # type: ignore[no-any-return]
+        kinds = "a tensor, a dictionary, a list, a data set, a generator or a loader"
+        raise ArgumentTypeError(f"Expected {kinds}, but got {type(data).__name__}.")
+    return data
 
 
 def _axes(value: Any) -> int:

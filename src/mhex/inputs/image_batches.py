@@ -38,10 +38,8 @@ def with_window(preprocess: Callable[[Any], Tensor] | None, window: Any, inputs:
     pixels = inputs.get("pixel_values") if isinstance(inputs, Mapping) else inputs
     first = pixels[0] if isinstance(pixels, (list, tuple)) and pixels else pixels
     if first is None or isinstance(first, str) or (isinstance(first, Tensor) and first.is_floating_point()):
-        kind = "texts" if not isinstance(first, Tensor) else "a floating-point tensor, which is taken as it is"
-        raise ArgumentError(
-            f"Expected window= beside photos or a tensor of whole numbers, but got {kind}; leave window= out."
-        )
+        kind = "a floating-point tensor, taken as it is" if isinstance(first, Tensor) else "texts"
+        raise ArgumentError(f"Expected photos or whole numbers beside window=, but got {kind}; leave window= out.")
     return Ranged(preprocess, ends)
 
 
@@ -67,21 +65,12 @@ def image_batch(
     for name, value in {"images": x, **kwargs}.items():
         if isinstance(value, Tensor):
             check_batch(value, str(name))
-    if x.dim() != 4:
-        single = x.dim() == 3 and x.shape[1] > 1  # sound is (batch, 1, time)
-        hint = "add a batch axis with x[None]" if single else "sound, video and tables of numbers are not explained"
-        raise ArgumentError(
-            f"Expected images of shape (batch, channels, height, width), but got {tuple(x.shape)}; {hint}."
-        )
-    if x.numel() == 0:
-        raise ArgumentError("Expected at least one sample, but the batch is empty.")
-    if not x.is_floating_point():
+    single = x.dim() == 3 and x.shape[1] > 1  # sound is (batch, 1, time)
+    hint = "; add a batch axis with x[None]" if single else "; sound, video and tables of numbers are not explained"
+    check_that(x.dim() == 4, "images of shape (batch, channels, height, width)", tuple(x.shape), hint)
+    check_that(x.numel() > 0, "at least one sample", "an empty batch")
+    if not x.is_floating_point() or x.dtype == torch.float4_e2m1fn_x2:  # of which an entry holds two numbers
         x = _normalised(x, preprocess, ids)
-    if x.dtype == torch.float4_e2m1fn_x2:  # of which an entry holds two numbers
-        raise ArgumentTypeError(
-            f"Expected floating-point images, scaled and normalised as in training, but got {x.dtype}; "
-            "for raw photos pass PIL images and preprocess=."
-        )
     device, dtype = place_of(model)
     unchecked = check_later and not fill and x.is_cuda and not x.is_inference()
     x, gaps = filled(x, model) if fill else (x, ())
@@ -103,10 +92,8 @@ def photo_batch(model: nn.Module, pictures: list[Any], preprocess: Any, ids: Seq
     """
     ranged = isinstance(preprocess, Ranged)
     window, prepare = (preprocess.window, preprocess.preprocess) if ranged else (None, preprocess)
-    if prepare is None:
-        raise ArgumentError(
-            "PIL images were given without preprocess=, which turns one into a tensor (C, H, W) as in training."
-        )
+    advice = ", which turns one into a tensor (C, H, W) as in training; a model of texts takes texts"
+    check_that(prepare is not None, "preprocess= beside photos", "none", advice)
     if not callable(prepare):
         raise ArgumentTypeError(f"Expected preprocess to be a function, but got {type(prepare).__name__}.")
     # Photos are drawn only if the map lies on the whole of them; otherwise what the model saw is drawn.
@@ -122,14 +109,9 @@ def photo_batch(model: nn.Module, pictures: list[Any], preprocess: Any, ids: Seq
     for name, tensor in zip(names, tensors, strict=True):
         if not isinstance(tensor, Tensor) or tensor.dim() != 3:
             actual = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
-            raise ArgumentTypeError(
-                f"Expected preprocess to return a tensor (C, H, W), but it returned {actual} for {name.lower()}."
-            )
-    shapes = {tuple(t.shape) for t in tensors}
-    if len(shapes) != 1:
-        raise ArgumentError(
-            f"Expected preprocess to give images of one shape, but it gave {sorted(shapes)}; resize in it."
-        )
+            raise ArgumentTypeError(f"Expected a tensor (C, H, W) of preprocess=, but got {actual} for {name.lower()}.")
+    shapes = sorted({tuple(tensor.shape) for tensor in tensors})
+    check_that(len(shapes) == 1, "images of one shape of preprocess=", shapes, "; resize in it")
     x = torch.stack(tensors)
     scale = preprocess if x.is_floating_point() else None
     return image_batch(model, x, {}, photos if uncropped else x, scale, ids, fill)
@@ -137,8 +119,7 @@ def photo_batch(model: nn.Module, pictures: list[Any], preprocess: Any, ids: Seq
 
 def _decoded(picture: Any, name: str, window: Window | None, uncropped: bool) -> Any:
     """A photo that is read completely; as people see it where mhex or a range decides how it is seen."""
-    if 0 in picture.size:
-        raise ArgumentError(f"Expected photos with pixels, but {name.lower()} has {picture.width}x{picture.height}.")
+    check_that(0 not in picture.size, f"pixels in {name.lower()}", f"{picture.width}x{picture.height} of them")
     try:
         if uncropped or window is not None:
             return upright_rgb(picture, window, name)
@@ -158,11 +139,9 @@ def _normalised(x: Tensor, preprocess: Any, ids: Sequence[int] | None) -> Tensor
     values, scale = x.double(), _scale(preprocess, x.shape[1], x.device)
     low, high = float(values.min()), float(values.max())
     if not isinstance(preprocess, Ranged) or scale is None:
-        lacking = "preprocess= with the mean and std of training" if isinstance(preprocess, Ranged) else "window="
         raise ArgumentTypeError(
-            f"Expected floating-point images, scaled and normalised as in training, but got {x.dtype} from {low:g} to "
-            f"{high:g}, and no {lacking} to do it by. Convert them; or pass PIL images and preprocess=; or "
-            f"{window_hint(low, high)}, with a preprocess= that has mean and std, as bundles of mhex.load have."
+            f"Expected floating-point images, normalised as in training, but got {x.dtype} from {low:g} to {high:g}; "
+            f"convert them, or {window_hint(low, high)}, with a preprocess= that has the mean and std of training."
         )
     mean, std = (part.view(-1, 1, 1) for part in scale)
     light: Tensor = scaled(values, preprocess.window)

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mhex._settings import check_that
 from mhex.errors import ArgumentError, ArgumentTypeError, warn
 from mhex.inputs.photos import is_photo
 from mhex.inputs.prepared import check_dense
@@ -51,13 +52,9 @@ def marked_words(marks: Any, owner: str, text: str | None = None) -> list[int]:
         odd = next((item for item in items if not _is_number(item)), None)
         raise refused(f"got {odd!r} among them")
     first, last = min((start for start, _ in spans), default=0), max((end - 1 for _, end in spans), default=-1)
-    if first < 0:
-        raise ArgumentError(f"Expected numbers of marked words from 0 on, but the rationale of {owner} has {first}.")
-    if count is not None and last >= count:
-        raise ArgumentError(
-            f"Expected words up to {count - 1} in the rationale of {owner}, which has {count} words split at white "
-            f"space, but got {last}; number words by text.split(), not by tokens."
-        )
+    if first < 0 or (count is not None and last >= count):
+        most = "on" if count is None else f"to {count - 1}"
+        raise refused(f"got {first if first < 0 else last} where words go from 0 {most}; number them by text.split()")
     return sorted({word for start, end in spans for word in range(start, end)})
 
 
@@ -74,7 +71,7 @@ class MaskReader:
     """Reads the masks of one data set, in which 255 must have one meaning."""
 
     def __init__(self) -> None:
-        self._white: dict[str, int] = {}  # what 255 stood for, and in which sample first
+        self._white: int | None = None  # the first sample in which 255 stands alone
         self._numbered: tuple[int, int] | None = None  # a number of an object that is not 255, and the first sample
         self._warned = False
 
@@ -90,34 +87,25 @@ class MaskReader:
             return None
         mask = _tensor(value, number)
         mask = mask[0] if mask.dim() == 3 and len(mask) == 1 else mask
-        if mask.dim() != 2 or not mask.numel():
-            raise ArgumentError(
-                f"Expected a mask of shape (H, W) or (1, H, W), but that of sample {number} has {tuple(mask.shape)}."
-            )
+        right = mask.dim() == 2 and mask.numel() > 0
+        check_that(right, f"a mask of shape (H, W) or (1, H, W) of sample {number}", tuple(mask.shape))
         if mask.dtype == torch.bool:
             return mask.to(torch.int8)
         return self._read(mask, _whole(torch.unique(mask), number), number)
 
     def _read(self, mask: Tensor, values: set[int], number: int) -> Tensor:
         objects = values - {0, -1}
-        if _WHITE in objects:
-            self._white.setdefault("the object" if objects == {_WHITE} else "ignored", number)
-        if len(self._white) > 1:
-            meanings = " and ".join(f"{meaning} in that of sample {first}" for meaning, first in self._white.items())
-            raise ArgumentError(
-                f"Expected 255 to mean one thing in all masks, but by the values beside it it is {meanings}; {_WRITE}."
-            )
-        if _WHITE in objects and len(objects) > 1:
+        if objects == {_WHITE}:
+            self._white = number if self._white is None else self._white
+        elif objects:
             mask = mask.masked_fill(mask == _WHITE, -1)
             objects -= {_WHITE}
-        if self._numbered is None and (numbers := objects - {_WHITE}):
-            self._numbered = (min(numbers), number)
+            self._numbered = self._numbered or (min(objects), number)
         # In a set of 0, 1 and 255, an image with nothing but an ignored border would be taken for all object.
-        if "the object" in self._white and self._numbered is not None:
+        if self._white is not None and self._numbered is not None:
             raise ArgumentError(
                 f"Expected one number at the object in all masks, but it is {self._numbered[0]} in that of sample "
-                f"{self._numbered[1]}, and 255 stands alone in that of sample {self._white['the object']}, where it "
-                f"may be the object or ignored; {_WRITE}."
+                f"{self._numbered[1]}, and 255 stands alone in that of sample {self._white}; {_WRITE}."
             )
         if len(objects) > 1:
             self._several(sorted(objects), 0 in values, number)
@@ -125,17 +113,13 @@ class MaskReader:
 
     def _several(self, objects: list[int], background: bool, number: int) -> None:
         listed = ", ".join(map(str, objects[:6])) + (" ..." if len(objects) > 6 else "")
-        if not background or len(objects) > _MOST:
-            raise ArgumentError(
-                f"Expected a mask with 0 at the background, but that of sample {number} has the values {listed}"
-                f"{'' if background else ' and no 0'}; {_WRITE}."
-            )
+        values = f"{listed}{'' if background else ' and no 0'}"
+        right = background and len(objects) <= _MOST
+        check_that(right, f"0 at the background of the mask of sample {number}", values, f"; {_WRITE}")
         if not self._warned:
             self._warned = True
-            warn(
-                f"Masks hold several classes ({listed} in that of sample {number}), and all of them are taken for the "
-                "object; give mask == class for one of them."
-            )
+            classes = f"several classes ({listed} in that of sample {number})"
+            warn(f"Masks hold {classes}, and all of them are taken for the object; give mask == class for one of them.")
 
 
 def _tensor(value: Any, number: int) -> Tensor:
@@ -143,29 +127,22 @@ def _tensor(value: Any, number: int) -> Tensor:
         check_dense(value, f"the mask of sample {number}")
         mask = value.detach()
         return mask if mask.is_floating_point() or mask.dtype == torch.bool else mask.long()
-    if not is_photo(value) and not isinstance(value, (np.ndarray, list, tuple)):
-        raise ArgumentTypeError(
-            f"Expected a mask as a tensor, an array or a PIL image, but that of sample {number} is a "
-            f"{type(value).__name__}."
-        )
     try:
         array = np.asarray(value)
     except ValueError as error:
-        raise ArgumentError(
-            f"Expected a mask of rows of one length, but that of sample {number} has others: {error}."
-        ) from error
+        raise ArgumentError(f"Expected rows of one length in the mask of sample {number}: {error}.") from error
     kinds = {"b": np.bool_, "i": np.int64, "u": np.int64, "f": np.float64}
-    if array.dtype.kind not in kinds:
-        raise ArgumentTypeError(f"Expected numbers in masks, but that of sample {number} holds {array.dtype}.")
+    known = is_photo(value) or isinstance(value, (np.ndarray, list, tuple))
+    if not known or array.dtype.kind not in kinds:
+        actual = f"{type(value).__name__} of {array.dtype}"
+        raise ArgumentTypeError(f"Expected a tensor, array or PIL image as mask of sample {number}, but got {actual}.")
     return torch.from_numpy(array.astype(kinds[array.dtype.kind]))
 
 
 def _whole(values: Tensor, number: int) -> set[int]:
     """The values of a mask; one that is no whole number from -1 on is refused."""
     for value in values.tolist():
-        if not math.isfinite(value) or value != int(value) or value < -1:
-            raise ArgumentError(
-                f"Expected whole numbers in masks (1 at the object, 0 elsewhere, -1 to be ignored), but that of sample "
-                f"{number} holds {value:g}; cut a soft one by mask > 0.5, and leave a mask of classes unscaled."
-            )
+        right = math.isfinite(value) and value == int(value) and value >= -1
+        advice = "; cut a soft mask by mask > 0.5, and leave one of classes unscaled"
+        check_that(right, f"whole numbers from -1 on in the mask of sample {number}", f"{value:g}", advice)
     return {int(value) for value in values.tolist()}

@@ -196,9 +196,7 @@ def _rgb(photo: Image, depth: _Depth, window: Window | None, name: str, transpar
     if photo.mode.startswith(_DEEP):
         return _grey(photo, depth, window, name).convert("RGB")
     if depth.numbers == _SIGNED:
-        raise ArgumentError(
-            f"{name} has signed values of 8 bits, which are not read; save it with those from 0 to 255."
-        )
+        raise ArgumentError(f"{name} has signed values of 8 bits; save it with values from 0 to 255.")
     if transparency and photo.has_transparency_data:
         clear = photo.convert("RGBA")
         colours = Image.alpha_composite(Image.new("RGBA", clear.size, "white"), clear).convert("RGB")
@@ -210,9 +208,8 @@ def _rgb(photo: Image, depth: _Depth, window: Window | None, name: str, transpar
         top = max(int(high) for _, high in photo.convert("RGB").getextrema())  # type: ignore[misc]  # of three bands
         if window is not None or top < 128:
             raise ArgumentError(
-                f"{name} has colours of 16 bits, of which the upper 8 are read, up to {top} of 255 here: "
-                "no other range than window=(0, 65535) can be applied to them. Save it with 8 bits for each colour, "
-                "in the range that you want to be seen."
+                f"{name} has colours of 16 bits, of which the upper 8 are read, up to {top} of 255 here; give "
+                "window=(0, 65535), or save it with 8 bits for each colour, in the range that is to be seen."
             )
     return colours
 
@@ -249,10 +246,7 @@ def check_fit(values: Any, light: Any, window: Window, name: str) -> None:
         raise ArgumentError(f"{text}, all of them outside of {clipping}; give a window that fits.")
     inside = float(((light > 0) & (light < 1)).mean())
     if inside < _LITTLE and high > low:
-        warn(
-            f"{text}, and only {inside:.0%} of its pixels lie between the ends of {clipping}: the others are black or "
-            "white."
-        )
+        warn(f"{text}, and only {inside:.0%} of its pixels are within {clipping}: the others are black or white.")
     elif 0 < high - low < (window[1] - window[0]) / _SLIVER:
         warn(f"{text}, which are less than 1/{_SLIVER} of {clipping}: all of its pixels look nearly the same.")
 
@@ -289,10 +283,7 @@ def _stretched(colours: Image, window: Window, name: str) -> Image:
 
     low, high = window
     if low < 0 or high > 255:
-        raise ArgumentError(
-            f"{name} has 8 bits, whose values go from 0 to 255, and window=({low:g}, {high:g}) is for deeper "
-            "ones; explain it without window=, or give a range within 0 and 255."
-        )
+        raise ArgumentError(f"{name} has 8 bits, and window=({low:g}, {high:g}) goes beyond 0 to 255; leave it out.")
     light, values = scaled(np.arange(256.0), window), np.asarray(colours)
     check_fit(values, light[values], window, name)
     return colours.point(3 * np.rint(255 * light).astype(int).tolist())

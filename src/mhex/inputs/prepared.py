@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mhex._settings import check_that
 from mhex.capture import Batch
 from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, some_of
 
@@ -45,10 +46,9 @@ def check_dense(x: Tensor, name: str) -> None:
     if x.is_nested or x.layout != torch.strided or x.is_quantized:
         kind = "nested" if x.is_nested else "quantised" if x.is_quantized else str(x.layout).removeprefix("torch.")
         raise ArgumentTypeError(
-            f"Expected {name} as a dense tensor, but got a {kind} one; make it dense, with to_dense() or dequantize()."
+            f"Expected {name} as a dense tensor, but got a {kind} one; use to_dense() or dequantize()."
         )
-    if x.is_meta:
-        raise ArgumentError(f"Expected {name} with values, but got a tensor on the meta device, which has none.")
+    check_that(not x.is_meta, f"{name} with values", "a tensor on the meta device, which has none")
 
 
 def check_batch(x: Tensor, name: str) -> None:
@@ -60,9 +60,8 @@ def check_batch(x: Tensor, name: str) -> None:
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
-        raise ArgumentError(
-            f"Expected {name} that fit into memory, but got the shape {tuple(x.shape)}; give a few samples at a time."
-        ) from error
+        shape = tuple(x.shape)
+        raise ArgumentError(f"Expected {name} that fit into memory, but got {shape}; give fewer samples.") from error
 
 
 def not_finite(x: Tensor) -> list[int]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from mhex._settings import check_choice, check_that
 from mhex.errors import ArgumentError
 from mhex.inputs.photos import upright_rgb
 
@@ -32,8 +33,7 @@ class Preprocess:
     whole_photo: ClassVar[bool] = True  # tells `mhex.explain` that maps may be drawn over the photo
 
     def __post_init__(self) -> None:
-        if not isinstance(self.interpolation, str) or self.interpolation not in FILTERS:
-            raise ArgumentError(f"Expected an interpolation among {list(FILTERS)}, but got {self.interpolation!r}.")
+        check_choice("interpolation", self.interpolation, FILTERS)
         for name in ("height", "width"):
             side = getattr(self, name)
             if isinstance(side, bool) or not isinstance(side, int) or not 1 <= side <= _LONGEST:
@@ -44,8 +44,7 @@ class Preprocess:
             if not listed or not all(isinstance(value, (int, float)) and math.isfinite(value) for value in values):
                 raise ArgumentError(f"Expected {name} to be a number for each of three colours, but got {values!r}.")
             object.__setattr__(self, name, tuple(values))  # cards hold lists, which cannot be compared or hashed
-        if not all(self.std):
-            raise ArgumentError(f"Expected std to be above 0, since colours are divided by it, but got {self.std!r}.")
+        check_that(all(self.std), "std to be above 0, since colours are divided by it", repr(self.std))
 
     def __call__(self, images: Any) -> Tensor:
         """Prepare a photo, or a batch of images, for the network.

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Subset
 
-from mhex._settings import check_count
+from mhex._settings import check_count, check_that
 from mhex.errors import ArgumentError, ArgumentTypeError, some_of
 from mhex.inputs.data import BESIDE, Parts, holds_batches, is_sequence, length, parts_of, raw_batches, select
 from mhex.inputs.masks import MaskReader, marked_words
@@ -104,8 +104,7 @@ def in_samples(
     if not any_read and unread:
         reasons = losses_in_words(unread)
         raise ArgumentError(f"Expected samples that can be read, but none of {len(unread)} can: {reasons}.")
-    if start == 0:
-        raise ArgumentError("Expected at least one sample, but the data is empty; a generator can be read only once.")
+    check_that(start > 0, "at least one sample", "empty data", "; a generator can be read only once")
 
 
 def losses_in_words(lost: Mapping[int, str]) -> str:
@@ -173,35 +172,26 @@ def _classes(column: Any, name: str) -> Tensor | list[Any] | None:
             if isinstance(label, Integral) and not -(2**63) <= int(label) < 2**63:
                 raise ArgumentError(f"Expected the number of a class as {name} of each sample, but got {label}.")
             if label is not None and not isinstance(label, (Integral, float)):
-                raise ArgumentTypeError(
-                    f"Expected a class number or name as {name} of each sample, but got {type(label).__name__}; for "
-                    "several classes give one of them."
-                )
+                kind = type(label).__name__
+                raise ArgumentTypeError(f"Expected one class number or name as {name} of each sample, but got {kind}.")
         column = torch.tensor([-1 if label is None else label for label in column])
     column = column[:, 0] if column.dim() == 2 and column.shape[1] == 1 else column
     numbers: Tensor = column.long()
-    if column.dim() != 1 or not bool((numbers == column).all()):
-        raise ArgumentError(
-            f"Expected one class number as {name} of each sample, but got {tuple(column.shape)} of {column.dtype}; "
-            "turn shares and one-hot rows into numbers by argmax(1)."
-        )
+    right, actual = column.dim() == 1 and bool((numbers == column).all()), f"{tuple(column.shape)} of {column.dtype}"
+    advice = "; turn shares and one-hot rows into numbers by argmax(1)"
+    check_that(right, f"one class number as {name} of each sample", actual, advice)
     return numbers
 
 
 def _tiles(column: Any) -> Tensor | None:
     if column is None or isinstance(column, Tensor):
         return column
-    rows = [row for row in column if row is not None]
-    if not rows:
+    if all(row is None for row in column):
         return None
-    if lacking := len(column) - len(rows):
-        raise ArgumentError(f"Expected the classes of the cells (tiles) of every mosaic, but {lacking} have none.")
     try:
-        return torch.tensor([torch.as_tensor(row).tolist() for row in rows])
-    except (TypeError, ValueError) as error:
-        raise ArgumentError(
-            f"Expected as many class numbers of cells (tiles) for every mosaic, but they are not so: {error}."
-        ) from error
+        return torch.tensor([torch.as_tensor(row).tolist() for row in column])
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ArgumentError(f"Expected as many cells (tiles) with a class in every mosaic: {error}.") from error
 
 
 def shuffled(data: Any, seed: int) -> tuple[Any, list[int] | None]:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from mhex._settings import check_that
 from mhex.capture import Batch
-from mhex.errors import ArgumentError, ArgumentTypeError, warn
+from mhex.errors import ArgumentTypeError, warn
 from mhex.inputs.prepared import WHOLE_NUMBERS, Prepared, check_batch, filled, finite, place_of
 
 # How whole numbers come to the model: embeddings look up those of 32 and 64 bits alone.
@@ -22,40 +22,27 @@ def text_batch(
     model: nn.Module, texts: list[str], tokenizer: Callable[..., Mapping[str, Any]] | None, ids: Sequence[int]
 ) -> Prepared:
     """A batch from strings, cut to the length that the model can take; `ids` are their numbers, for messages."""
-    if tokenizer is None:
-        raise ArgumentError(
-            "Strings were given without tokenizer=, which turns them into the model's inputs; "
-            "a photo is given as PIL.Image.open(path), not by its path."
-        )
+    advice = ", which turns them into inputs; a model of photos takes photos, such as PIL.Image.open(path)"
+    check_that(tokenizer is not None, "tokenizer= beside texts", "none", advice)
     if not callable(tokenizer):
         raise ArgumentTypeError(f"Expected tokenizer to be a function, but got {type(tokenizer).__name__}.")
     for number, text in zip(ids, texts, strict=True):
-        if not text.strip():
-            raise ArgumentError(f"Expected some text in every sample, but sample {number} is blank.")
-        if any("\ud800" <= sign <= "\udfff" for sign in text):
-            raise ArgumentError(
-                f"Expected texts of whole characters, but sample {number} holds half of a surrogate pair, which no "
-                "encoding has; read it with errors='replace'."
-            )
+        check_that(bool(text.strip()), "some text in every sample", f"a blank sample {number}")
+        whole = not any("\ud800" <= sign <= "\udfff" for sign in text)
+        advice = "; read it with errors='replace'"
+        check_that(whole, "texts of whole characters", f"half of a surrogate pair in sample {number}", advice)
     longest = _longest_text(model)
     options = {"truncation": True, "max_length": longest} if longest else {}
     alone = len(texts) == 1
-    if not alone and getattr(tokenizer, "pad_token", "") is None:
-        raise ArgumentError(
-            "Expected a tokenizer with a padding token for several texts, but it has none: set its pad_token, and "
-            "model.config.pad_token_id to its id."
-        )
+    padded = alone or getattr(tokenizer, "pad_token", "") is not None
+    advice = "; set its pad_token, and model.config.pad_token_id to its id"
+    check_that(padded, "a tokenizer with a padding token for several texts", "one without", advice)
     encoded = tokenizer(texts, return_tensors="pt", padding=not alone, **options)
     if not isinstance(encoded, Mapping) or not isinstance(encoded.get("input_ids"), Tensor):
-        raise ArgumentTypeError(
-            "Expected tokenizer to return a dictionary with a tensor under 'input_ids', but it returned "
-            f"{list(encoded) if isinstance(encoded, Mapping) else type(encoded).__name__}."
-        )
-    if encoded["input_ids"].shape[:1] != (len(texts),):
-        raise ArgumentError(
-            f"Expected tokenizer to return a row of token ids for each of {len(texts)} texts, but it returned the "
-            f"shape {tuple(encoded['input_ids'].shape)}."
-        )
+        actual = list(encoded) if isinstance(encoded, Mapping) else type(encoded).__name__
+        raise ArgumentTypeError(f"Expected a dictionary with a tensor 'input_ids' of tokenizer=, but got {actual}.")
+    shape = tuple(encoded["input_ids"].shape)
+    check_that(shape[:1] == (len(texts),), f"token ids of {len(texts)} texts of tokenizer=", f"the shape {shape}")
     prepared = token_batch(model, encoded, tokenizer)
     lengths = prepared.lengths
     if longest and encoded["input_ids"].shape[1] == longest:
@@ -82,17 +69,14 @@ def token_batch(model: nn.Module, inputs: Mapping[str, Any], tokenizer: Any, fil
     device, dtype = place_of(model)
     main = inputs.get("inputs_embeds") if inputs.get("input_ids") is None else inputs["input_ids"]
     if not isinstance(main, Tensor):
-        raise ArgumentTypeError(
-            f"Expected input_ids to be a tensor of token ids, but got {type(main).__name__}; "
-            "tokenize with return_tensors='pt'."
-        )
+        kind = type(main).__name__
+        raise ArgumentTypeError(f"Expected input_ids as a tensor, but got {kind}; tokenize with return_tensors='pt'.")
     check_batch(main, "token ids")
     if main.dtype not in _INDEX and (main is inputs.get("input_ids") or not main.is_floating_point()):
         raise ArgumentTypeError(f"Expected whole numbers as token ids, but got {main.dtype}.")
     axes = 3 if main.is_floating_point() else 2
     check_that(main.dim() == axes, "token ids of shape (batch, tokens)", tuple(main.shape))
-    if main.shape[0] == 0 or main.shape[1] == 0:
-        raise ArgumentError("Expected at least one sample and one token, but the batch is empty.")
+    check_that(0 not in main.shape[:2], "at least one sample and one token", "an empty batch")
     longest = _longest_text(model)
     fits = not longest or main.shape[1] <= longest
     check_that(fits, f"at most {longest} tokens for this model", main.shape[1], "; truncate the text")
@@ -108,20 +92,17 @@ def token_batch(model: nn.Module, inputs: Mapping[str, Any], tokenizer: Any, fil
             kwargs[name] = _brought(value, name, device, dtype) if isinstance(value, Tensor) else value
     config, ids, mask = getattr(model, "config", None), kwargs.get("input_ids"), kwargs.get("attention_mask")
     size = getattr(config, "vocab_size", None)
-    if ids is not None and isinstance(size, int) and (int(ids.min()) < 0 or int(ids.max()) >= size):
-        raise ArgumentError(
-            f"Expected token ids from 0 to {size - 1}, but got {int(ids.min())} to {int(ids.max())}; "
-            "the tokenizer does not belong to this model."
-        )
+    if ids is not None and isinstance(size, int):
+        low, high = int(ids.min()), int(ids.max())
+        advice = "; the tokenizer does not belong to this model"
+        check_that(low >= 0 and high < size, f"token ids from 0 to {size - 1}", f"{low} to {high}", advice)
     for name, value in (("attention_mask", mask), ("special_tokens_mask", inputs.get("special_tokens_mask"))):
-        if value is not None and (not isinstance(value, Tensor) or value.shape != main.shape[:2]):
+        if value is not None:
             actual = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-            raise ArgumentError(f"Expected {name} to be a tensor of shape {tuple(main.shape[:2])}, but got {actual}.")
+            shape = tuple(main.shape[:2])
+            check_that(actual == shape, f"{name} to be a tensor of shape {shape}", actual)
     real = torch.ones(main.shape[:2], dtype=torch.bool, device=device) if mask is None else mask.bool()
-    if not bool(real.any(1).all()):
-        raise ArgumentError(
-            "Expected at least one real token in every sample, but the attention mask of one is all zero."
-        )
+    check_that(bool(real.any(1).all()), "at least one real token in every sample", "an attention mask of zeros")
     special = _special(ids, real, inputs.get("special_tokens_mask"), tokenizer, config)
     batch = Batch(
         "text",

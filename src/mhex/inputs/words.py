@@ -110,19 +110,16 @@ def check_split(words: object) -> None:
 
 def check_words(prepared: Prepared) -> None:
     """Refuse texts given as strings if it is not known where their tokens stand."""
-    if prepared.texts is not None and prepared.offsets is None:
-        raise ArgumentError(
-            "Expected a fast tokenizer, which says where in a text each token stands, because words that people mark "
-            "are split at white space, but got one that does not; load it with transformers.AutoTokenizer."
-        )
+    known = prepared.texts is None or prepared.offsets is not None
+    expectation = "a fast tokenizer, which says where in a text each token stands, for words split at white space"
+    check_that(known, expectation, "another one", "; load it with transformers.AutoTokenizer")
 
 
 def _tokenizer_words(prepared: Prepared) -> list[list[tuple[int, ...]]]:
     """Words of the real tokens of each text, numbered on where a tokenizer counts from 0 again: in a second text."""
     if prepared.words is None:
         raise ArgumentError(
-            "Expected texts whose words are known for granularity 'word': give strings with a fast tokenizer, or "
-            "choose 'token'."
+            "Expected strings with a fast tokenizer for granularity 'word'; give them, or choose 'token'."
         )
     rows: list[list[tuple[int, ...]]] = []
     for words in prepared.words:
@@ -138,14 +135,11 @@ def _tokenizer_words(prepared: Prepared) -> list[list[tuple[int, ...]]]:
 
 def _whitespace_words(prepared: Prepared) -> list[list[tuple[int, ...]]]:
     """Words of the real tokens of each text; one token may stand in several."""
-    if prepared.texts is None:
-        raise ArgumentError(
-            "Expected texts as strings for words split at white space, but got token ids; give strings with tokenizer=,"
-            " or choose words='tokenizer'."
-        )
+    advice = "; give strings with tokenizer=, or choose words='tokenizer'"
+    check_that(prepared.texts is not None, "texts as strings for words split at white space", "token ids", advice)
     check_words(prepared)
     rows = []
-    for text, places in zip(prepared.texts, prepared.offsets or (), strict=True):
+    for text, places in zip(prepared.texts or (), prepared.offsets or (), strict=True):
         word_at: dict[int, int] = {}  # by the place of a character
         for word, match in enumerate(re.finditer(r"\S+", text)):
             word_at.update(dict.fromkeys(range(*match.span()), word))

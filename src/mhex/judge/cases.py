@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from mhex._files import write_tensors, writing
+from mhex._settings import check_that
 from mhex.bundle import Bundle, as_bundle
 from mhex.capture import Outputs, unwrap
 from mhex.errors import ArgumentError, NotFiniteError, NotFiniteOutputError
@@ -246,12 +247,8 @@ class SampleBatch:
         crops = crops and not getattr(self.run.reading["preprocess"], "whole_photo", False)
         for n, mask in enumerate(self.samples.mask or ()):
             if mask is not None and tuple(mask.shape) != size:
-                if crops:
-                    raise ArgumentError(
-                        f"Expected masks of the size that the model sees, {size}, but got {tuple(mask.shape)}: "
-                        "preprocessing does not say that it crops nothing, so it is not known where they lie. Give "
-                        "masks after it."
-                    )
+                advice = "; give masks after preprocessing, because it does not say that it crops nothing"
+                check_that(not crops, f"masks of the size that the model sees, {size}", tuple(mask.shape), advice)
                 mask = F.interpolate(mask[None, None].float(), size=size, mode="nearest-exact")[0, 0].to(mask)
             if mask is not None:
                 masks[n] = mask

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from mhex._progress import Bar, is_watched, progress_bar
-from mhex._settings import check_seed
+from mhex._settings import check_seed, check_that
 from mhex.bundle import Bundle
 from mhex.capture import Outputs, find_anatomy
 from mhex.errors import ArgumentError, warn
@@ -102,10 +102,9 @@ def evaluate(
     """
     if isinstance(target, bool) or not isinstance(target, (str, Integral)):
         raise ArgumentError(f"Expected target 'predicted', 'label', or a class by number or name, but got {target!r}.")
-    if isinstance(pictures, bool) or not isinstance(pictures, int) or pictures < 0:
-        raise ArgumentError(f"Expected pictures to be a whole number from 0 on, but got {pictures!r}.")
-    if pictures and out is None:
-        raise ArgumentError(f"Expected a folder for {pictures} pictures, but there is none; give it as out=.")
+    is_count = isinstance(pictures, int) and not isinstance(pictures, bool) and pictures >= 0
+    check_that(is_count, "pictures to be a whole number from 0 on", repr(pictures))
+    check_that(not pictures or out is not None, f"a folder for {pictures} pictures as out=", "none")
     seed = check_seed("seed", seed)
     losses: dict[int, str] = {}
     batches = in_samples(data, batch_size, limit, losses)
@@ -162,11 +161,8 @@ def _metrics(run: Run, metrics: Any) -> list[MetricRun]:
     if any("rationale" in metric.needs for metric in runs):
         check_words(run.prepared)
     for metric in runs:
-        if run.relabelled is None and getattr(metric.metric.protocol, "mode", None) == "labels":
-            raise ArgumentError(
-                f"Metric {metric.label!r} compares with a model that was trained on permuted labels, but there is "
-                "none; give it as relabelled=."
-            )
+        known = run.relabelled is not None or getattr(metric.metric.protocol, "mode", None) != "labels"
+        check_that(known, f"a model that was trained on permuted labels as relabelled= for {metric.label!r}", "none")
     return runs
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from mhex.errors import ArgumentError
+from mhex._settings import check_that
 from mhex.explanation import Explanation
 from mhex.judge.controls import PREFIX, is_control
 from mhex.judge.report import Evaluation, evaluations
@@ -57,13 +57,9 @@ def _counts(entry: Evaluation, name: str) -> str:
 
 def _check_images(entries: Sequence[Evaluation], images: Sequence[int] | None) -> None:
     numbers = sorted({image for entry in entries for image in entry.drawn})
+    advice = f"; the folder has {numbers or 'none'}. Evaluate with pictures=N to keep the first N"
     for image in images or ():
-        if image not in numbers:
-            names = f"those of {', '.join(map(str, numbers))}" if numbers else "none"
-            raise ArgumentError(
-                f"Expected images whose maps were kept, but got {image}; the folder has {names}. Evaluate with "
-                "pictures=N to keep the first N."
-            )
+        check_that(image in numbers, "images whose maps were kept", image, advice)
 
 
 def _sections(entry: Evaluation, images: Sequence[int] | None) -> list[Section]:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mhex._settings import check_that
 from mhex.capture import Anatomy, Outputs, has_sigmoids
 from mhex.errors import ArgumentError, ArgumentTypeError, MhexError, unknown_name
 from mhex.heads import heads_of
@@ -93,10 +94,7 @@ def metric_from(settings: str) -> PerImage:
     except MhexError:
         raise
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ArgumentError(
-            f"Expected the name, the preset and the changes of a metric in a report, but got {settings}: "
-            f"{type(error).__name__} {str(error).rstrip('.')}."
-        ) from error
+        raise ArgumentError(f"Expected name, preset and changes of a metric, but got {settings}: {error!r}.") from error
 
 
 def check_names(kind: str, names: str | Iterable[str] | None, choices: Iterable[str]) -> list[str]:
@@ -106,9 +104,13 @@ def check_names(kind: str, names: str | Iterable[str] | None, choices: Iterable[
     for name in names:
         if name not in choices:
             raise unknown_name(kind, name, choices)
-        if names.count(name) > 1:
-            raise ArgumentError(f"Expected each {kind} once, but got {name!r} twice.")
+    _check_once(kind, names)
     return names
+
+
+def _check_once(kind: str, names: list[str]) -> None:
+    twice = next((name for name in names if names.count(name) > 1), None)
+    check_that(twice is None, f"each {kind} once", f"{twice} twice")
 
 
 def method_runs(methods: str | Iterable[MethodGiven], anatomy: Anatomy, controls: bool) -> list[MethodRun]:
@@ -117,13 +119,10 @@ def method_runs(methods: str | Iterable[MethodGiven], anatomy: Anatomy, controls
         runs = [MethodRun(spec.name) for spec in all_methods().values() if not spec.refusal(anatomy)]
     else:
         runs = [_method_run(entry, anatomy) for entry in ([methods] if isinstance(methods, str) else methods)]
-    if not runs:
-        raise ArgumentError("Expected at least one method, but got none.")
+    check_that(bool(runs), "at least one method", "none")
     names = CONTROLS if anatomy.modality == "image" else ("random",)
     runs += [MethodRun(f"{PREFIX}{name}") for name in names if controls]
-    labels = [run.label for run in runs]
-    if len(set(labels)) < len(labels):
-        raise ArgumentError(f"Expected each method once, but got {max(labels, key=labels.count)} twice.")
+    _check_once("method", [run.label for run in runs])
     return runs
 
 
@@ -132,8 +131,8 @@ def _method_run(entry: MethodGiven, anatomy: Anatomy) -> MethodRun:
     if not isinstance(name, str):
         raise ArgumentTypeError(f"Expected a method's name, or a name and its options, but got {entry!r}.")
     if is_control(name):
-        if name.removeprefix(PREFIX) not in CONTROLS:
-            raise ArgumentError(f"Expected a control map among {', '.join(CONTROLS)}, but got {name!r}.")
+        known = name.removeprefix(PREFIX) in CONTROLS
+        check_that(known, f"a control map among {', '.join(CONTROLS)}", repr(name))
         return MethodRun(name)
     method = get_method(name)
     settings = method.check_options(options)
@@ -148,12 +147,9 @@ def metric_runs(metrics: str | PerImage | Iterable[MetricGiven], modality: str, 
     a protocol does not say otherwise.
     """
     entries = [metrics] if isinstance(metrics, (str, PerImage)) else list(metrics)
-    if not entries:
-        raise ArgumentError("Expected at least one metric, but got none.")
+    check_that(bool(entries), "at least one metric", "none")
     runs = [_metric_run(entry, modality, seed) for entry in entries]
-    labels = [run.label for run in runs]
-    if len(set(labels)) < len(labels):
-        raise ArgumentError(f"Expected each metric once, but got {max(labels, key=labels.count)} twice.")
+    _check_once("metric", [run.label for run in runs])
     for run in runs:
         if modality not in run.spec.modalities:
             raise ArgumentError(f"Metric {run.spec.name!r} is not defined for {modality} models.")
@@ -183,20 +179,16 @@ def _metric_run(entry: MetricGiven, modality: str, seed: int) -> MetricRun:
 
 def task_of_subject(subject: Subject, task: Any) -> Task:
     """The task that the user names, or that the model says by its configuration, its heads or its end."""
+    source = "got" if task is not None else "the model's configuration says"
     if task is None:
         heads = heads_of(subject.model)
         usual = usual_task(subject.model, heads is not None and heads.settings.multi_label)
         if usual == "classification" and has_sigmoids(subject.ending, subject.raw_logits):
             return "multi-label"
-        if usual == "regression":
-            raise ArgumentError(
-                "Expected a classifier, but the model's configuration says 'regression', and metrics judge classes; "
-                "give task='classification' or 'multi-label' if its outputs are scores of classes."
-            )
-        return usual
+        task = usual
     if task not in _TASKS:
-        why = ", because metrics judge classes" if task == "regression" else ""
-        raise ArgumentError(f"Expected task {' or '.join(map(repr, _TASKS))}{why}, but got {task!r}.")
+        tasks = " or ".join(map(repr, _TASKS))
+        raise ArgumentError(f"Expected task {tasks}, because metrics judge classes, but {source} {task!r}.")
     return _TASKS[_TASKS.index(task)]
 
 

@@ -249,8 +249,7 @@ class Report:
         names = zip(store.labels_of(self.rows), self.rows.column("metric").to_pylist(), strict=True)
         pairs = set(product(methods, metrics))
         rows = self.rows.take([place for place, pair in enumerate(names) if pair in pairs])
-        if not rows.num_rows:
-            raise ArgumentError("Expected methods and metrics of the report, but none is left.")
+        check_that(rows.num_rows > 0, "methods and metrics of the report", "none of them")
         return Report(rows, self._curves, self.lost, self.broken)
 
     def per_image(self, metric: str, output: int = 0) -> dict[str, Tensor]:
@@ -340,8 +339,8 @@ class Report:
             call: What is known of the call that made the report; None for its methods and metrics alone.
         """
         folder = Path(folder)
-        if folder.is_dir() and store.numbered(folder):
-            raise ArgumentError(f"Expected a folder without rows, but {str(folder)!r} has some; choose another one.")
+        empty = not folder.is_dir() or not store.numbered(folder)
+        check_that(empty, "a folder without rows", repr(str(folder)), ", which has some; choose another one")
         for kind, table in ((store.ROWS, self.rows), (store.CURVES, self._curves)):
             if table.num_rows:
                 store.write(table, folder / f"{kind.name}-000000.parquet")
@@ -423,22 +422,18 @@ class Evaluation:
 
 def evaluations(folder: Path) -> list[Evaluation]:
     """All evaluations, by name, in a folder that `mhex.evaluate` was given as `out=`, and in its subfolders."""
-    if not folder.is_dir():
-        raise ArgumentError(f"Expected a folder with evaluations, but there is none at {str(folder)!r}.")
+    check_that(folder.is_dir(), f"a folder with evaluations at {str(folder)!r}", "none")
     entries = []
     for path in [folder, *sorted(path for path in folder.rglob("*") if path.is_dir())]:
         if not store.numbered(path):
             continue
         report = Report.load(path)
-        if not report.rows.num_rows:
-            raise ArgumentError(f"Expected rows in {str(path)!r}, but its files are empty; run the evaluation again.")
+        advice = "; run the evaluation again"
+        check_that(report.rows.num_rows > 0, f"rows in {str(path)!r}", "empty files", advice)
         name = path.resolve().name if path == folder else path.relative_to(folder).as_posix()
         run = json.loads(report.rows.column("run")[0].as_py())
         explanations = store.explanations_from(store.read(path, store.PHOTOS), store.read(path, store.MAPS))
         entries.append(Evaluation(name, report, run, read_calls(path), explanations))
-    if not entries:
-        raise ArgumentError(
-            f"Expected an evaluation in {str(folder)!r} or in a folder below, but there are no rows (part-*.parquet); "
-            "make one with mhex.evaluate(..., out=FOLDER)."
-        )
+    advice = "; make one with mhex.evaluate(..., out=FOLDER)"
+    check_that(bool(entries), f"an evaluation in or below {str(folder)!r}", "no rows (part-*.parquet)", advice)
     return entries

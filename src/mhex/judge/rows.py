@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
+from mhex._settings import check_that
 from mhex.errors import ArgumentError
 from mhex.judge.cases import Gaps
 from mhex.judge.plan import MethodRun, MetricRun, label
@@ -82,11 +83,8 @@ def numbers_of(rows: Any, metric: str, columns: Sequence[str]) -> tuple[Tensor, 
     """
     part = rows.filter(pc.equal(rows.column("metric"), metric))
     names = part.column("column").to_pylist()
-    if strange := sorted(set(names) - set(columns)):
-        raise ArgumentError(
-            f"Expected the numbers {', '.join(columns)} of {metric!r} in the report, but got {strange[0]!r}: it is "
-            "damaged, or of another version."
-        )
+    strange, advice = ", ".join(sorted(set(names) - set(columns))), ": it is damaged, or of another version"
+    check_that(not strange, f"the numbers {', '.join(columns)} of {metric!r} in the report", strange, advice)
     places = _RowPlaces(part)
     size = (len(places.methods), len(places.ids))
     numbers, presence = torch.full((*size, len(columns)), torch.nan, dtype=torch.float64), torch.zeros(size).bool()
@@ -120,26 +118,19 @@ def curves_of(
     if not isinstance(reader, CurveMetric):
         raise ArgumentError(f"Metric {metric!r} reads no curves.")
     order = reader.orders[0] if order is None else order
-    if order not in reader.orders:
-        raise ArgumentError(f"Metric {metric!r} reads the orders {', '.join(reader.orders)}, but got {order!r}.")
+    check_that(order in reader.orders, f"an order of {metric!r}, {' or '.join(reader.orders)}", repr(order))
     # Samples without judgement have no points.
     judged = pc.list_value_length(pc.field("points")) > 0
     part = table.filter((pc.field("metric") == metric) & (pc.field("order") == order) & judged)
     points, places = part.column("points").to_pylist(), _RowPlaces(part)
     shares = reader.shares(order)
     lengths = {len(shares), *map(len, points)}
-    if len(lengths) > 1:
-        listed = " and ".join(str(length - 1) for length in sorted(lengths))
-        raise ArgumentError(
-            f"Expected curves of {metric!r} on one grid, but there are some of {listed} steps: they are of different "
-            "versions. Judge all images in a folder of their own."
-        )
+    listed = " and ".join(str(length - 1) for length in sorted(lengths))
+    advice = ": they are of different versions; judge all images in a folder of their own"
+    check_that(len(lengths) == 1, f"curves of {metric!r} on one grid", f"some of {listed} steps", advice)
     names = [name for name in methods if name in places.methods]
-    if not names:
-        raise ArgumentError(
-            f"There are no curves of {metric!r} in this report: they are in folders that evaluate(out=...) wrote, "
-            "not in single files or merged reports, and curves=False leaves them out."
-        )
+    advice = ": folders of evaluate(out=...) have them, not single files or merged reports, nor with curves=False"
+    check_that(bool(names), f"curves of {metric!r} in this report", "none", advice)
     curves = torch.full((len(places.methods), len(places.ids), len(shares)), torch.nan)
     curves[places.index] = torch.tensor(points)
     return places.ids, shares, {name: curves[places.methods[name]] for name in names}
@@ -174,9 +165,8 @@ def _check_runs(rows: Iterable[Row]) -> None:
     runs = [json.loads(text) for text in dict.fromkeys(row["run"] for row in rows)]
     for run in runs[1:]:
         names = sorted(name for name in {*run, *runs[0]} if run.get(name) != runs[0].get(name))
-        if names:
-            listed = "; ".join(f"{name} {runs[0].get(name)} and {run.get(name)}" for name in names)
-            raise ArgumentError(f"Expected reports of one model, task, target and seed, but they differ: {listed}.")
+        listed = "; ".join(f"{name} {runs[0].get(name)} and {run.get(name)}" for name in names)
+        check_that(not names, "reports of one model, task, target and seed", listed)
 
 
 def _check_settings(rows: Iterable[Row]) -> None:
@@ -184,11 +174,9 @@ def _check_settings(rows: Iterable[Row]) -> None:
     by_name: dict[str, tuple[Any, str]] = {}
     for name, settings, protocol in dict.fromkeys((row["metric"], row["settings"], row["protocol"]) for row in rows):
         entry = (json.loads(settings), protocol)
-        if by_name.setdefault(name, entry) != entry:
-            raise ArgumentError(
-                f"Expected {name!r} to be measured in one way, but its settings differ between the reports: "
-                f"{by_name[name][1]}; and {protocol}. Leave it out of one of them with only(metrics=...)."
-            )
+        same, both = by_name.setdefault(name, entry) == entry, f"{by_name[name][1]}; and {protocol}"
+        advice = "; leave it out of one report with only(metrics=...)"
+        check_that(same, f"{name!r} to be measured in one way", both, advice)
 
 
 def _check_samples(before: Iterable[Row], rows: Iterable[Row], samples: set[SampleKey], new: set[SampleKey]) -> None:
@@ -197,12 +185,8 @@ def _check_samples(before: Iterable[Row], rows: Iterable[Row], samples: set[Samp
     # samples of the same methods are welcome, and other methods cannot be compared.
     if common := samples & new:
         wrong = sorted({image for image, _ in samples - common} & {image for image, _ in new - common})
-        if wrong:
-            raise ArgumentError(
-                f"Expected the same samples in both reports, but {len(wrong)} of them differ, such as image "
-                f"{wrong[0]}, while others are the same. Input, label, mask and whatever else the data says of a "
-                "sample must be equal: judge all methods on the same data."
-            )
+        actual = f"{len(wrong)} with another input, label, mask or the like, such as image {min(wrong, default=None)}"
+        check_that(not wrong, "the same samples in both reports", actual, "; judge all methods on the same data")
         return
     digests = {digest for _, digest in samples} & {digest for _, digest in new}
     first, second = (
@@ -210,25 +194,17 @@ def _check_samples(before: Iterable[Row], rows: Iterable[Row], samples: set[Samp
     )
     metrics = {metric for metric, _ in first} & {metric for metric, _ in second}
     for metric, method in sorted(pair for pair in first ^ second if pair[0] in metrics):
-        why = (
-            f"the {len(digests)} that they share have other numbers, by which ties, boxes and noise are drawn"
-            if digests
-            else "input, label, mask and whatever else the data says of a sample must be equal"
-        )
+        why = f"the {len(digests)} that they share have other numbers" if digests else "inputs, labels or masks differ"
         raise ArgumentError(
-            f"Expected reports of the same samples, or of the same methods, but they have no sample in common, and "
-            f"only one of them has {method!r} for {metric!r}: {why}. Judge all methods on the same data, in the same "
-            "order."
+            f"Expected reports of the same samples, or of the same methods, but they have no sample in common ({why}), "
+            f"and only one has {method!r} for {metric!r}; judge all methods on the same data, in the same order."
         )
 
 
 def _check_value(before: Row, row: Row) -> None:
     first, second = (math.nan if entry["value"] is None else entry["value"] for entry in (before, row))
-    if math.isnan(first) and math.isnan(second):
-        return
-    if not math.isclose(first, second, rel_tol=_RELATIVE, abs_tol=_ABSOLUTE):
-        raise ArgumentError(
-            f"Expected one value of {row['metric']!r} ({row['column']}) for {label(row['method'], row['options'])!r} "
-            f"on image {row['image']}, but the reports have {first:g} and {second:g}. They number samples differently, "
-            "by which ties and boxes are drawn, or one of them is of another version."
-        )
+    equal = math.isclose(first, second, rel_tol=_RELATIVE, abs_tol=_ABSOLUTE)
+    entry = f"{row['metric']!r} ({row['column']}) for {label(row['method'], row['options'])!r} on image {row['image']}"
+    advice = ": the reports number samples differently, by which ties are drawn, or are of different versions"
+    right = equal or (math.isnan(first) and math.isnan(second))
+    check_that(right, f"one value of {entry}", f"{first:g} and {second:g}", advice)

@@ -20,6 +20,7 @@ import torch
 from PIL import Image
 
 from mhex._files import read_json, replacing, write_text, writing
+from mhex._settings import check_that
 from mhex.errors import ArgumentError, MhexError
 from mhex.explanation import Explanation
 from mhex.inputs.photos import BROKEN
@@ -119,11 +120,9 @@ def _parquet(file: Path, in_folder: bool, kind: Kind) -> Any:
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise  # the file may be whole, but cannot be read
-            again = f"delete it, and the same call makes its {kind.noun} again"
-            raise ArgumentError(
-                f"Expected {kind.noun} in {str(file)!r}, but the file is damaged ({str(error).strip()}); "
-                f"{again if in_folder else 'write the report once more'}."
-            ) from error
+            damage = f"Expected {kind.noun} in {str(file)!r}, but the file is damaged ({str(error).strip()})"
+            advice = "delete it, and the same call makes it again" if in_folder else "write the report once more"
+            raise ArgumentError(f"{damage}; {advice}.") from error
 
 
 def _checked(table: Any, file: Path, kind: Kind) -> Any:
@@ -163,11 +162,14 @@ class Parts:
         folder.mkdir(parents=True, exist_ok=True)
         if not (path := folder / "run.json").exists():
             write_text(run, path)
-        elif (before := path.read_text(encoding="utf-8", errors="replace")) != run:
-            raise ArgumentError(
-                f"Expected rows of this run in {folder.name!r}, but they are of another model, target, task or seed: "
-                f"{before} there, {run} now. Choose another folder."
-            )
+        before = path.read_text(encoding="utf-8", errors="replace")
+        expectation = f"rows of this run in {folder.name!r}, {run}"
+        check_that(
+            before == run,
+            expectation,
+            f"those of another model, target, task or seed, {before}",
+            "; choose another folder",
+        )
         if numbered(folder, kind):
             self.tables.append(read(folder, kind))
             self.done |= set(records(self.tables[0], *kind.key))
@@ -300,11 +302,9 @@ def explanations_from(photos: Any, maps: Any) -> dict[int, dict[str, Explanation
             explanation = _explanation(row, picture)
         except MhexError:
             raise
-        except (*BROKEN, RuntimeError, AttributeError, Image.DecompressionBombError) as error:
-            raise ArgumentError(
-                f"Expected the picture and the map of sample {row['image']} by {row['method']!r}, but they are damaged "
-                f"({str(error).rstrip('.')}); delete photos-*.parquet and maps-*.parquet: the same call makes them."
-            ) from error
+        except (*BROKEN, AttributeError, Image.DecompressionBombError) as error:
+            damage = f"The map of sample {row['image']} by {row['method']!r} is damaged ({str(error).rstrip('.')})"
+            raise ArgumentError(f"{damage}; delete photos-*.parquet and maps-*.parquet to make all again.") from error
         explanations.setdefault(row["image"], {})[explanation.method] = explanation
     return dict(sorted(explanations.items()))
 

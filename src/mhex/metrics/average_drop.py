@@ -33,12 +33,9 @@ class HiddenProtocol(MaskedProtocol):
     sigma: float | None = None  # spread of the blur
 
     def __post_init__(self) -> None:
-        if isinstance(self.reference, str):  # other kinds are refused below
-            texts = f"; {self.reference!r} is of texts, for which average-drop has the preset 'text'"
-            expectation = f"the reference to be one of {', '.join(PIXELS[:-1])}"
-            advice = texts if self.reference in WORDS else ""
-            check_that(self.reference in PIXELS[:-1], expectation, repr(self.reference), advice)
         super().__post_init__()
+        expectation, advice = f"the reference to be one of {', '.join(PIXELS[:-1])}", "; texts have the preset 'text'"
+        check_that(self.reference in PIXELS[:-1], expectation, repr(self.reference), advice)
 
 
 @dataclass(frozen=True)

@@ -157,20 +157,14 @@ class PerImage(Metric):
         runner = next((runner for runner in passes if type(runner) is type(source)), None)
         if runner is None:
             runners = " and ".join(type(runner).__name__ for runner in passes) or "no runner"
-            raise ArgumentTypeError(
-                f"Expected results of {runners} for {name}, but got one of {type(source).__name__}."
-            )
+            raise ArgumentTypeError(f"Expected results of {runners} for {name}, but got {type(source).__name__}.")
         if isinstance(result, SweepResult) and source.grid == "even" and source.steps % runner.steps == 0:
             result = result.every(source.steps // runner.steps)
             source = result.runner
         parts = [(f.name, getattr(source, f.name), getattr(runner, f.name)) for f in fields(runner)]
         listed = [f"{part}={a!r} (not {b!r})" for part, a, b in parts if a != b and part not in READ_PARTS]
-        if listed:
-            raise ArgumentError(
-                f"Expected results that were made as the protocol of {name} says, but these were made with "
-                f"{', '.join(listed)}. Make them by a runner of `metric.protocol.passes`, or give the metric the same "
-                "parts."
-            )
+        advice = "; make them by a runner of `metric.protocol.passes`, or give the metric the same parts"
+        check_that(not listed, f"results made as the protocol of {name} says", ", ".join(listed), advice)
         return result
 
     def rows(self) -> tuple[Tensor, Tensor]:
@@ -184,10 +178,8 @@ class PerImage(Metric):
         # Of different images under one number, all but the first would be lost without a word.
         different = again & ~torch.isclose(values, values.roll(1, 0), rtol=_SAME, atol=_SAME, equal_nan=True).all(1)
         if bool(different.any()):
-            warn(
-                f"{int(different.sum())} images came again under the same id with other values, and only the first of "
-                "each counts. If they are different images, give each its own number by ids=."
-            )
+            count = int(different.sum())
+            warn(f"{count} images came again under an id with other values, and only the first counts; change ids=.")
         return ids[~again], values[~again]
 
     def compute(self) -> dict[str, Any]:

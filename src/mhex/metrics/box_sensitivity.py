@@ -9,7 +9,6 @@ from torch import Tensor
 
 from mhex._settings import check_choice, check_that
 from mhex.capture import Batch
-from mhex.errors import ArgumentError
 from mhex.metrics import Case, PerImage, Protocol, register_metric
 from mhex.metrics.drops import Drops, drops_of
 from mhex.perturb import PIXELS, PassResult, Runner, Subject, at_size, check_images, check_maps, generator_for
@@ -75,11 +74,10 @@ class BoxProtocol(Protocol, Runner[BoxResult]):
         super().__post_init__()
         check_choice("the reference", self.reference, PIXELS[:-1])  # imputed pixels depend on all that is removed
         if isinstance(self.sizes, int):
-            if self.sizes < 1 or self.grid is not None:
-                raise ArgumentError("Expected at least one size, and the sizes themselves where a grid is given.")
+            right = self.sizes >= 1 and self.grid is None
         else:
-            rising = bool(self.sizes) and self.sizes[0] >= 1 and list(self.sizes) == sorted(set(self.sizes))
-            check_that(rising, "rising sizes of boxes from 1 on", self.sizes)
+            right = bool(self.sizes) and self.sizes[0] >= 1 and list(self.sizes) == sorted(set(self.sizes))
+        check_that(right, "rising sizes of boxes from 1 on, or without a grid how many", self.sizes)
         check_that(self.count >= 2, "at least 2 boxes of each size", self.count)
         check_that(self.grid is None or self.grid >= 1, "a grid of at least 1 cell", self.grid)
 

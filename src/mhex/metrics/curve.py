@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from mhex.errors import ArgumentError
+from mhex._settings import check_that
 from mhex.metrics import Case, PerImage, Protocol
 from mhex.metrics.protocols import Scored, check_units
 from mhex.perturb import ORDERS, RANDOM_AREAS, STRATA, Grid, Order, PerturbationSweep, SweepResult, area, shares
@@ -72,11 +72,8 @@ class GridProtocol(SweepProtocol):
 
     def __post_init__(self) -> None:
         rule = getattr(self, "area", "unit")
-        if self.grid == "random" and rule not in RANDOM_AREAS:
-            raise ArgumentError(
-                f"grid='random' estimates areas over all shares, by the rules {' and '.join(map(repr, RANDOM_AREAS))}, "
-                f"but area={rule!r} speaks of the points of an even grid. Give area='unit' too, or keep the grid."
-            )
+        right, rules = self.grid != "random" or rule in RANDOM_AREAS, " or ".join(map(repr, RANDOM_AREAS))
+        check_that(right, f"area {rules} beside grid='random'", repr(rule), ", which speaks of points of an even grid")
         super().__post_init__()
 
     @property

@@ -55,11 +55,8 @@ def mosaics(
     sure = (subject.probabilities(subject.logits, subject.label[:, None]) >= least)[:, 0]
     places = (sure & (subject.predicted == subject.label)).nonzero()[:, 0].tolist()
     groups = _groups(places, subject.ids, subject.label.tolist(), n * n, each, check_seed("seed", seed))
-    if not groups:
-        raise ArgumentError(
-            f"Expected images of at least {n * n // each} classes, {each} of each, that are classified correctly with "
-            f"probability {least:g}, but there are none for even one mosaic; give more images or a lower least."
-        )
+    expectation = f"{each} images of each of {n * n // each} classes that are right with probability {least:g}"
+    check_that(bool(groups), expectation, "fewer", "; give more images or a lower least")
     rows = torch.tensor(groups, device=subject.device)
     pixels = subject.batch.pixels[rows.flatten()]
     if shrink:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mhex._settings import check_that
-from mhex.errors import ArgumentError, warn
+from mhex.errors import warn
 from mhex.metrics import Case, PerImage, Protocol, register_metric
 from mhex.perturb import PassResult, Runner, Subject, check_images, check_map, generator_for, top_class
 
@@ -71,10 +71,7 @@ class NeighbourProtocol(Protocol, Runner[NeighbourResult]):
         if self.units == "raw" and scale is not None:
             return self.radius / scale[1].double().to(subject.device).view(-1, 1, 1)
         if self.units == "raw":
-            warn(
-                "How colours were normalised is not known, so the radius is taken in units of the model's input; give "
-                "preprocess= with mean and std, or units='model'."
-            )
+            warn("The radius is in units of the model's input; for raw colours give preprocess= with mean and std.")
         return torch.tensor(self.radius, dtype=torch.float64, device=subject.device)
 
 
@@ -128,11 +125,9 @@ class MaxSensitivity(PerImage):
 
     def of(self, case: Case) -> tuple[Any, ...]:
         again = case.needs("again", "a way to explain changed images (again=)")
-        if self.protocol.units == "raw" and case.subject.batch.scale is None:
-            raise ArgumentError(
-                "Expected to know how colours were normalised for a radius in raw colours: give preprocess= with mean "
-                "and std, or a bundle, or choose units='model'."
-            )
+        known = self.protocol.units == "model" or case.subject.batch.scale is not None
+        advice = "; give it, or choose units='model'"
+        check_that(known, "preprocess= with mean and std for a radius in raw colours", "none", advice)
         return (case.passes(self.protocol, again, case.explained),)
 
     def score(self, result: NeighbourResult) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 from mhex._settings import check_choice, check_kind, check_seed, check_that
 from mhex.errors import ArgumentError
-from mhex.perturb import PIXELS, WORDS, PerturbationSweep, Runner
+from mhex.perturb import WORDS, PerturbationSweep, Runner
 
 Scored = Literal["explained", "predicted", "label"]  # the class whose output is read
 READ_PARTS = ("orders", "scored", "sign")  # parts that say what is read of a result, whatever passes it was made by
@@ -72,15 +72,11 @@ class Protocol:
 
 def check_units(reference: str, granularity: str) -> None:
     """Refuse tokens in images, and pixels in texts; patches can be dropped as tokens can."""
-    if reference in PIXELS and granularity in ("token", "word"):
-        raise ArgumentError(
-            f"{reference!r} is a reference of images, and granularity {granularity!r} is of texts; those of texts are "
-            f"{', '.join(map(repr, WORDS))}."
-        )
     choices: tuple[str, ...] = ("token", "word") if reference in WORDS else ("pixel", "patch")
     choices = (*choices, "patch") if reference == "drop" else choices
     listed = f"{', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}"
-    check_that(granularity in choices, f"granularity {listed} with the reference {reference!r}", repr(granularity))
+    expectation, advice = f"granularity {listed} with the reference {reference!r}", f"; {', '.join(WORDS)} are of texts"
+    check_that(granularity in choices, expectation, repr(granularity), advice)
 
 
 @functools.cache

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from mhex._progress import track
 from mhex._settings import check_choice, check_that
 from mhex.capture import unwrap
-from mhex.errors import ArgumentError
 from mhex.metrics import Case, PerImage, Protocol, register_metric
 from mhex.metrics.max_sensitivity import explain_again
 from mhex.perturb import PassResult, Runner, Subject, check_images, check_map, counts, generator_for
@@ -144,8 +143,7 @@ class RandomizationProtocol(Protocol, Runner[RandomizedResult]):
             yield 0
             return
         layers = layers_with_weights(model)[::-1]
-        if not layers:
-            raise ArgumentError("Expected a model with parameters, but there is nothing to randomise.")
+        check_that(bool(layers), "a model with parameters", "nothing to randomise")
         ends = counts(torch.tensor(len(layers)), min(self.stages or len(layers), len(layers))).tolist()
         with restored(model):
             for stage in track(range(1, len(ends)), "layers", subject.progress):

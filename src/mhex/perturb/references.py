@@ -29,10 +29,7 @@ def reference(
     """
     if name == "black":
         if scale is None:
-            raise ArgumentError(
-                "Expected to know how colours were normalised for the reference 'black': give preprocess= with mean "
-                "and std, or a bundle, or choose the reference 'zero', 'mean' or 'blur'."
-            )
+            raise ArgumentError("Expected preprocess= with mean and std for the reference 'black'; or choose 'zero'.")
         mean, std = (values.to(pixels).view(-1, 1, 1) for values in scale)
         return (-mean / std).expand_as(pixels)
     if name == "zero":
@@ -53,11 +50,9 @@ def gaussian_blur(pixels: Tensor, sigma: float, radius: int | None = None) -> Te
     radius = math.ceil(3 * sigma) if radius is None else radius
     is_count = isinstance(radius, int) and radius >= 1
     check_that(is_count, "the radius of the blur to be a whole number from 1 on", repr(radius))
-    if radius >= min(pixels.shape[-2:]):
-        raise ArgumentError(
-            f"Expected a blur that fits images of {pixels.shape[-2]}x{pixels.shape[-1]}, but with sigma {sigma:g} it "
-            f"reaches over {radius} pixels; give a smaller sigma or radius, or None for both."
-        )
+    height, width = pixels.shape[-2:]
+    advice = "; give a smaller sigma or radius, or None for both"
+    check_that(radius < min(height, width), f"a blur that fits images of {height}x{width}", f"radius {radius}", advice)
     places = torch.arange(-radius, radius + 1, device=pixels.device, dtype=torch.float64)
     kernel = torch.exp(-places.square() / (2 * sigma**2))
     kernel = (kernel / kernel.sum()).to(pixels.dtype)

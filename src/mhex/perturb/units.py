@@ -80,9 +80,7 @@ def removed_words(subject: Subject, reference: str, hidden: Tensor, samples: Ten
     if reference == "mask_token":
         ids, token = subject.batch.kwargs.get("input_ids"), subject.batch.mask_id
         if ids is None or token is None:
-            raise ArgumentError(
-                "Expected token ids and a tokenizer with a mask token for 'mask_token'; choose 'drop' or 'pad'."
-            )
+            raise ArgumentError("Expected token ids and a mask token for 'mask_token'; choose 'drop' or 'pad'.")
         return replace(batch, kwargs={**batch.kwargs, "input_ids": ids[samples].masked_fill(hidden, token)})
     tokens, mask = subject.batch.roles[0][samples] & ~hidden, batch.kwargs.get("attention_mask")
     kind = torch.long if mask is None else mask.dtype

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from mhex._files import folder_aside, write_text
 from mhex._printable import printable
 from mhex._progress import is_watched, progress_bar
-from mhex._settings import check_seed
+from mhex._settings import check_seed, check_that
 from mhex.bundle import Bundle
 from mhex.capture import Outputs
 from mhex.errors import ArgumentError, by_reason
@@ -325,10 +325,9 @@ def is_recommendation(folder: Path) -> bool:
 
 def check_folder(folder: Path) -> None:
     """Refuse a folder that holds the rows of something else."""
-    if folder.is_dir() and store.numbered(folder) and not is_recommendation(folder):
-        raise ArgumentError(
-            f"Expected a folder for a recommendation, but {str(folder)!r} holds an evaluation; choose another one."
-        )
+    other = folder.is_dir() and bool(store.numbered(folder)) and not is_recommendation(folder)
+    actual = f"{str(folder)!r}, which holds an evaluation"
+    check_that(not other, "a folder for a recommendation", actual, "; choose another one")
 
 
 def answer_of(race: Race, call: Mapping[str, Any], seed: int = 0) -> Recommendation:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from mhex._settings import check_number, check_that
 from mhex.errors import ArgumentError, ArgumentTypeError, unknown_name
 from mhex.judge.plan import MetricRun, metric_runs
 from mhex.judge.report import Report
@@ -86,8 +87,7 @@ def score_of(score: ScoreGiven, modality: str, seed: int) -> Score:
     """The score that a user asks for, see `mhex.recommend`; weights left out are 0, and texts have no stability."""
     if not isinstance(score, (str, tuple, Mapping)):
         raise ArgumentTypeError(
-            f"Expected score to be the name of a metric, or weights of {', '.join(WEIGHTS)}, but got "
-            f"{type(score).__name__}."
+            f"Expected a metric or weights of {', '.join(WEIGHTS)}, but got {type(score).__name__}."
         )
     name = _BALANCED if isinstance(score, Mapping) else score if isinstance(score, str) else score[0]
     if isinstance(name, str) and name.partition(":")[0] not in all_metrics():
@@ -105,11 +105,9 @@ def _weights(weights: Mapping[str, float], columns: Sequence[str]) -> dict[str, 
     for name, value in weights.items():
         if name not in WEIGHTS:
             raise unknown_name("part of the score", str(name), WEIGHTS)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= float(value) < math.inf:
-            raise ArgumentError(f"Expected a weight from 0 on for {name!r}, but got {value!r}.")
+        check_number(f"the weight of {name!r}", value)
     total = sum(float(weights.get(name, 0)) for name in columns)
-    if not total > 0:
-        raise ArgumentError(f"Expected a weight above 0 for one of {', '.join(columns)}, but got {dict(weights)!r}.")
+    check_that(total > 0, f"a weight above 0 for one of {', '.join(columns)}", dict(weights))
     return {name: float(weights.get(name, 0)) / total for name in columns}
 
 

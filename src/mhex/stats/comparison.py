@@ -10,7 +10,6 @@ from scipy import stats
 from torch import Tensor
 
 from mhex._settings import check_that
-from mhex.errors import ArgumentError
 from mhex.stats.correlation import mean_ranks
 from mhex.stats.intervals import Summary, bootstrap, resampled
 from mhex.stats.paired_tests import FLIPS, exchange, holm, sign_flip
@@ -254,12 +253,9 @@ def ranking(
     """
     present_in = present(values, summary)
     valid = present_in.all(1)
-    if not bool(valid.any()):
-        most, least = int(present_in.sum(0).max()), int(present_in.sum(0).min())
-        raise ArgumentError(
-            f"Expected images with values of all methods, but there are none: the methods have {least} to {most} of "
-            f"{len(valid)} images. Leave out those that have few."
-        )
+    least, most = present_in.sum(0).aminmax()
+    actual = f"none: the methods have {int(least)} to {int(most)} of {len(valid)} images"
+    check_that(bool(valid.any()), "images with values of all methods", actual, "; leave out those that have few")
     methods, sign = values.shape[1], -1 if higher else 1
     table = values.detach().double().cpu()[valid] * (sign if summary is None else 1)
     single = mean_ranks(table) + 1 if summary is None else table.new_full((len(table), methods), torch.nan)

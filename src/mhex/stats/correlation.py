@@ -12,7 +12,6 @@ from scipy import special
 from torch import Tensor
 
 from mhex._settings import check_that
-from mhex.errors import ArgumentError
 
 Values = Tensor | Sequence[float] | NDArray[Any]
 _NO_SPREAD = 1e-13  # beside the size of the values: what rounding leaves of a constant
@@ -98,6 +97,6 @@ def _column(values: Values, name: str) -> Tensor:
     array = values.detach().cpu().double() if isinstance(values, Tensor) else np.array(values, np.float64, order="C")
     column = torch.as_tensor(array)
     check_that(column.dim() == 1, f"one value of {name} per sample, (N,)", f"the shape {tuple(column.shape)}")
-    if wrong := int((~column.isfinite()).sum()):
-        raise ArgumentError(f"Expected finite values of {name}, but {wrong} of {len(column)} are not.")
+    wrong = int((~column.isfinite()).sum())
+    check_that(not wrong, f"finite values of {name}", f"{wrong} of {len(column)} that are not")
     return column

@@ -7,7 +7,7 @@ from typing import Any
 import matplotlib
 from PIL import Image, ImageDraw
 
-from mhex.errors import ArgumentError
+from mhex._settings import check_that
 from mhex.viz.colour import INK, Pixels
 from mhex.viz.letters import pieces
 
@@ -64,8 +64,7 @@ def render(drawing: Paper, kind: str, dpi: int = 200, in_page: bool = False) -> 
     """
     buffer = io.BytesIO()
     if isinstance(drawing, Canvas):
-        if kind not in PIXELS:
-            raise ArgumentError(f"Expected a picture of pixels ({', '.join(PIXELS)}) of a canvas, but got {kind}.")
+        check_that(kind in PIXELS, f"a picture of pixels ({', '.join(PIXELS)}) of a canvas", kind)
         drawing.image.save(buffer, kind, dpi=(drawing.dpi, drawing.dpi), **PIXELS[kind])
         return buffer.getvalue()
     undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)

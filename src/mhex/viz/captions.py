@@ -7,6 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from mhex._settings import check_that
 from mhex.errors import ArgumentError, ArgumentTypeError
 
 SCALE_NOTE = "Each map is scaled on its own, so colours compare within a map."
@@ -235,18 +236,14 @@ def check_same_input(explanations: Sequence[Explained], labels: Sequence[str] | 
     for entry in explanations:
         if not isinstance(entry, Explained):
             raise ArgumentTypeError(f"Expected a list of explanations, but it holds {type(entry).__name__}.")
-    if labels is not None and len(labels) != len(explanations):
-        raise ArgumentError(f"Expected {len(explanations)} labels, one per explanation, but got {len(labels)}.")
+    count = len(explanations if labels is None else labels)
+    check_that(count == len(explanations), f"{len(explanations)} labels, one per explanation", count)
     first = explanations[0]
     for entry in explanations[1:]:
         alike = entry.modality == first.modality and len(entry.scores) == len(first.scores)
-        if not alike or entry.tokens != first.tokens:
-            raise ArgumentError(
-                f"Expected explanations of the same input, but {entry.method!r} explains another one than "
-                f"{first.method!r}; pass the same batch to mhex.explain."
-            )
-        if any(entry.target_names(i) != first.target_names(i) for i in range(len(first.scores))):
-            raise ArgumentError(
-                f"Expected explanations of the same targets, but {entry.method!r} and {first.method!r} explain "
-                "different ones; pass the same target= to mhex.explain."
-            )
+        same = alike and entry.tokens == first.tokens
+        advice = "; give mhex.explain the same batch and target="
+        actual = f"others of {entry.method!r} than of {first.method!r}"
+        check_that(same, "explanations of the same input", actual, advice)
+        same = all(entry.target_names(i) == first.target_names(i) for i in range(len(first.scores)))
+        check_that(same, "explanations of the same targets", actual, advice)

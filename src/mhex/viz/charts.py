@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mhex.errors import ArgumentError
+from mhex._settings import check_that
 from mhex.viz.captions import Explained, check_same_input
 from mhex.viz.colour import INK, MUTED
 from mhex.viz.layout import MARGIN, lay_out
@@ -28,12 +28,9 @@ _NAMES = 2.4  # the most that names of rows may take
 _WIDTH = 3.75  # of the charts of pages: readable in one column of a phone, two beside each other elsewhere
 # Colours that any kind of colour vision tells apart, dark enough on white and light enough on black.
 _PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b58900", "#3fa0d8", "#7a5bb5", "#8a5a2b")
-_DASHES: tuple[tuple[float, ...], ...] = ((), (9, 3), (2, 2.5), (9, 3, 2, 3))
-_GREYS: tuple[tuple[str, tuple[float, ...]], ...] = (
-    ("#6f6f6f", (5, 4)),
-    ("#939393", (1.5, 3)),
-    ("#818181", (9, 3, 1.5, 3)),
-)
+Dashes = tuple[float, ...]  # lengths of dashes and gaps
+_DASHES: tuple[Dashes, ...] = ((), (9, 3), (2, 2.5), (9, 3, 2, 3))
+_GREYS: tuple[tuple[str, Dashes], ...] = (("#6f6f6f", (5, 4)), ("#939393", (1.5, 3)), ("#818181", (9, 3, 1.5, 3)))
 Band = tuple[Sequence[float], Sequence[float], Sequence[float]]  # middle, low and high of a curve at each point
 
 
@@ -42,7 +39,7 @@ class Style:
     """How a method, or a control, is drawn in all charts of a page: `#rrggbb`, and lengths of dashes and gaps."""
 
     colour: str
-    dashes: tuple[float, ...] = ()
+    dashes: Dashes = ()
     control: bool = False
 
     @property
@@ -166,8 +163,8 @@ def cosine_figure(cosine: Tensor, names: Sequence[str]) -> Any:
         names: Of the L blocks, first to last.
     """
     values = np.asarray(cosine.detach().double().cpu().numpy())
-    if values.shape[1:] != (len(names),) or not values.size:
-        raise ArgumentError(f"Expected cosines (N, {len(names)}), one column per name, but got {values.shape}.")
+    right = values.shape[1:] == (len(names),) and values.size > 0
+    check_that(right, f"cosines (N, {len(names)}), one column per name", values.shape)
     notes = "Dots are samples, bars their middle half, dark lines medians. The first block is at the top."
     if len(values) > _DOTS:
         notes += f" {_DOTS} of {len(values)} samples are drawn as dots; bars and medians count all."
@@ -201,8 +198,7 @@ def forest_figure(rows: Sequence[tuple[str, str, float, float, float]], note: st
         rows: Block, variable, coefficient, lower and upper end.
         note: A sentence below.
     """
-    if not rows:
-        raise ArgumentError("Expected at least one correlation to draw, but got none.")
+    check_that(bool(rows), "at least one correlation to draw", "none")
     names = list(dict.fromkeys(row[0] for row in rows))
     variables = list(dict.fromkeys(row[1] for row in rows))
     note = " ".join(filter(None, [note, "Hollow: the interval holds 0."]))
@@ -322,11 +318,8 @@ def scatter(first: Explained, second: Explained, *, title: str = "") -> Any:
         title: A heading.
     """
     check_same_input([first, second])
-    if first.scores.shape != second.scores.shape:
-        raise ArgumentError(
-            f"Expected two explanations of the same input on the same grid, but {first.method!r} has scores "
-            f"{tuple(first.scores.shape)} and {second.method!r} {tuple(second.scores.shape)}."
-        )
+    shapes = [tuple(explanation.scores.shape) for explanation in (first, second)]
+    check_that(shapes[0] == shapes[1], "explanations on the same grid", f"scores {shapes[0]} and {shapes[1]}")
     along, up = _flat_scores(first), _flat_scores(second)
     total = len(along)
     varies = bool(along.std() > 0 and up.std() > 0)

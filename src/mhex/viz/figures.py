@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mhex._files import write_bytes, writing
 from mhex._progress import is_watched, progress_bar
+from mhex._settings import check_that
 from mhex.errors import ArgumentError, some_of
 from mhex.viz import captions
 from mhex.viz.canvas import PIXELS, Canvas, Paper, PaperMaker, render
@@ -94,8 +95,7 @@ def comparison(
     if first.modality == "text":
         blocks = text_blocks(explanations, names, rows_of, targets_of)
         return draw_blocks(blocks, title, bars, [prediction, *more, agnostic], paper)
-    if columns < 1:
-        raise ArgumentError(f"Expected at least one column, but got columns={columns}.")
+    check_that(columns >= 1, "at least one column", f"columns={columns}")
     bands = -(-len(explanations) // columns)
     width = -(-len(explanations) // bands)  # bands of about the same width
     source = next((entry for entry in explanations if entry.pictures is not None), first)
@@ -128,11 +128,9 @@ def confidence_figure(maps: Tensor, raw: Tensor, images: Tensor, mode: str) -> P
         images: (B, C, H, W).
         mode: `"keep"` or `"occlude"`, for the words.
     """
-    if maps.dim() != 3 or maps.shape != raw.shape or len(images) != len(maps):
-        raise ArgumentError(
-            f"Expected maps and raw values (B, grid, grid) of {len(images)} images, but got {tuple(maps.shape)} and "
-            f"{tuple(raw.shape)}."
-        )
+    right = maps.dim() == 3 and maps.shape == raw.shape and len(images) == len(maps)
+    expectation = f"maps and raw values (B, grid, grid) of {len(images)} images"
+    check_that(right, expectation, f"{tuple(maps.shape)} and {tuple(raw.shape)}")
     title, meaning = "sum of cosines", "the sum of cosines of gate and head while only this cell is visible"
     if mode == "occlude":
         title = "fall of the sum of cosines"
@@ -202,7 +200,5 @@ def save_samples(explanation: Explained, path: Path, progress: bool | None = Non
     errors = {sample: error for sample, job in enumerate(jobs) if (error := job.exception())}
     if errors:
         sample, error = next(iter(errors.items()))
-        raise ArgumentError(
-            f"{len(errors)} of {count} samples could not be saved: {some_of(list(errors))}; the others are in "
-            f"{path.parent}. Sample {sample}: {error}"
-        ) from error
+        failed = f"{len(errors)} of {count} samples could not be saved: {some_of(list(errors))}"
+        raise ArgumentError(f"{failed}; the others are in {path.parent}. Sample {sample}: {error}") from error

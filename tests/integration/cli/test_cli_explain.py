@@ -157,7 +157,7 @@ def test_texts_are_explained_and_drawn(run: Run, bert_folder: Path, tmp_path: Pa
         (("{cat}", "--device", "toaster"), "Expected cpu or cuda"),
         (("{cat}", "--seed", "x"), "--seed"),
         (("{cat}", "--methd", "gae"), "--method"),
-        (("{cat}.jpg",), "There is no photo"),
+        (("{cat}.jpg",), "is no file; check the path"),
         (("{cat}", "--out", "{cat}/below"), "Cannot write to"),
     ],
 )
@@ -189,7 +189,7 @@ def test_damaged_photos_are_told_at_the_end(run: Run, zoo: Path, cat: Path, brok
     page, first, second, others = result.stderr.splitlines()
     assert page.endswith("index.html.")
     assert first.startswith(f"mhex: not explained: The photo {broken[0]} is damaged or cut off")
-    assert second == f"mhex: not explained: The photo {broken[1]} is empty (0 bytes)."
+    assert second == f"mhex: not explained: Expected a photo, but {broken[1]} is empty (0 bytes)."
     assert others == f"mhex: The pictures of all others are in {tmp_path / 'o'}."
 
 

@@ -33,7 +33,7 @@ def test_a_mistake_ends_with_2_and_one_line(tmp_path: Path) -> None:
     done = _run("explain", "none.jpg", "--model", "timm:test_resnet", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr == "mhex: There is no photo none.jpg; check the path.\n"
+    assert done.stderr == "mhex: Expected a photo, but none.jpg is no file; check the path.\n"
 
 
 def test_import_and_help_load_nothing_heavy(tmp_path: Path) -> None:

@@ -38,9 +38,9 @@ def test_options(run: Run, folder: Path, tmp_path: Path) -> None:
 
 
 def test_mistakes_are_told_in_one_sentence(run: Run, folder: Path, tmp_path: Path) -> None:
-    assert "there are no rows" in one_sentence(run("report", tmp_path))
-    assert "there is none at" in one_sentence(run("report", tmp_path / "nowhere"))
+    assert "got no rows" in one_sentence(run("report", tmp_path))
+    assert "Expected a folder with evaluations at" in one_sentence(run("report", tmp_path / "nowhere"))
     assert "after --images, but got '1,x'" in one_sentence(run("report", folder, "--images", "1,x"))
-    assert "the folder has those of 0, 1" in one_sentence(run("report", folder, "--images", "7"))
+    assert "the folder has [0, 1]" in one_sentence(run("report", folder, "--images", "7"))
     (tmp_path / "file").write_text("")
     assert "Cannot write" in one_sentence(run("report", folder, "--out", tmp_path / "file" / "page.html"))

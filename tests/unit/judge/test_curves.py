@@ -138,7 +138,7 @@ def test_a_damaged_part_is_made_again(tmp_path: Path) -> None:
 
 def test_rows_without_curves_get_them(tmp_path: Path) -> None:
     bare = judged(out=tmp_path, curves=False)
-    with pytest.raises(ArgumentError, match="no curves of 'deletion"):
+    with pytest.raises(ArgumentError, match=r"Expected curves of 'deletion.* in this report, but got none"):
         bare.curves("deletion" + ENDING)
     assert not keys(tmp_path)
     assert_same(judged(out=tmp_path), judged())
@@ -171,13 +171,13 @@ def test_what_has_no_curves_says_so(tmp_path: Path) -> None:
     report = judged([("deletion", SHORT), "compactness"])
     with pytest.raises(ArgumentError, match="'compactness' reads no curves"):
         report.curves("compactness")
-    with pytest.raises(ArgumentError, match="reads the orders mif, but got 'lif'"):
+    with pytest.raises(ArgumentError, match=r"an order of 'deletion.*, mif, but got 'lif'"):
         report.curves("deletion" + ENDING, "lif")
     with pytest.raises(ArgumentError, match="insertion"):
         report.curves("insertion")
     assert list(report.only(methods=["gradcam"]).curves("deletion" + ENDING)[2]) == ["gradcam"]
     for other in (mhex.Report.load(report.to_parquet(tmp_path / "rows.parquet")), report.merge(report)):
-        with pytest.raises(ArgumentError, match="not in single files or merged reports"):
+        with pytest.raises(ArgumentError, match="not single files or merged reports"):
             other.curves("deletion" + ENDING)
 
 

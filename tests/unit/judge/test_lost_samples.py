@@ -141,7 +141,7 @@ def test_loaders_end_with_their_first_error() -> None:
 
 
 def test_wrong_items_are_mistakes_and_no_losses() -> None:
-    with pytest.raises(ArgumentError, match="Expected the inputs of samples under one of the keys"):
+    with pytest.raises(ArgumentError, match="Expected inputs under one of the keys"):
         judged([{"imgae": images(1)[0]}, {"image": images(1)[0]}])
 
 

@@ -39,7 +39,7 @@ def test_samples_are_paired_by_what_they_are() -> None:
 
 def test_other_numbers_draw_other_ties_and_boxes() -> None:
     turned = dict(enumerate(reversed("abcdef")))
-    with pytest.raises(ArgumentError, match="the 6 that they share have other numbers, by which ties"):
+    with pytest.raises(ArgumentError, match="the 6 that they share have other numbers"):
         one("gae", draw(6), numbered("abcdef")).merge(one("cdam", draw(6, 1), turned))
 
 
@@ -75,12 +75,12 @@ def test_values_that_disagree_are_refused() -> None:
 
 
 def test_other_models_are_refused() -> None:
-    with pytest.raises(ArgumentError, match="one model, task, target and seed, but they differ: model net and other"):
+    with pytest.raises(ArgumentError, match="one model, task, target and seed, but got model net and other"):
         one("gae", draw(5)).merge(one("cdam", draw(5, 1), model="other"))
 
 
 def test_samples_that_differ_where_others_do_not_are_refused() -> None:
-    with pytest.raises(ArgumentError, match="2 of them differ, such as image 1, while others are the same"):
+    with pytest.raises(ArgumentError, match=r"got 2 with another input, .* such as image 1"):
         one("gae", draw(4), numbered("abcd")).merge(one("cdam", draw(4), numbered("axcy")))
     more = one("gae", draw(4), numbered("abcd")).merge(one("cdam", draw(6, 1), numbered("abcdef")))
     assert more.compare("deletion")["gae", "cdam"].n == 4
@@ -95,7 +95,7 @@ def test_windows_of_one_data_set_have_some_samples_in_common() -> None:
 
 
 def test_methods_without_a_common_sample_are_refused() -> None:
-    with pytest.raises(ArgumentError, match="no sample in common, and only one of them has 'cdam' for 'deletion'"):
+    with pytest.raises(ArgumentError, match=r"no sample in common .*, and only one has 'cdam' for 'deletion'"):
         one("gae", draw(4), numbered("abcd")).merge(one("cdam", draw(4), numbered("wxyz")))
 
 

@@ -184,7 +184,7 @@ def test_ranks_need_the_same_images() -> None:
     report = report_of({"deletion": values})
     assert report.ranks("deletion")["cdam"].n == 6
     values["rollout"][4:] = NAN
-    with pytest.raises(ArgumentError, match=r"the methods have 4 to 10 of 10 images. Leave out"):
+    with pytest.raises(ArgumentError, match=r"the methods have 4 to 10 of 10 images; leave out"):
         report_of({"deletion": values}).ranks("deletion")
 
 

@@ -149,7 +149,7 @@ def test_pictures_and_odd_names(folder: Path) -> None:
     assert "Image 0" not in only
     assert "Image 1" in only
     assert only.count("data:image/jpeg") == 1 + 5  # the photo, two methods and three controls
-    with pytest.raises(ArgumentError, match=r"but got 5; the folder has those of 0, 1"):
+    with pytest.raises(ArgumentError, match=r"but got 5; the folder has \[0, 1\]"):
         page_of(folder, images=[5])
 
 
@@ -287,7 +287,7 @@ def test_cost_is_the_longest_of_an_image(tmp_path: Path) -> None:
 
 
 def test_folders_that_are_none(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match="there is none at"):
+    with pytest.raises(ArgumentError, match=r"Expected a folder with evaluations at .*nowhere"):
         page_of(tmp_path / "nowhere")
     with pytest.raises(ArgumentError, match="no rows"):
         page_of(tmp_path)

@@ -99,7 +99,7 @@ def test_maps_of_another_form(tmp_path: Path, scores: Tensor) -> None:
 def test_a_run_whose_description_is_no_text(tmp_path: Path) -> None:
     judged(out=tmp_path)
     (tmp_path / "run.json").write_bytes(b'{"model": "\xff"}')
-    with pytest.raises(ArgumentError, match=r"rows of this run .* Choose another folder\.$"):
+    with pytest.raises(ArgumentError, match=r"rows of this run .* choose another folder\.$"):
         judged(out=tmp_path)
 
 

@@ -188,10 +188,13 @@ def test_presets_are_accepted_and_print_what_they_read(name: str) -> None:
         (lambda: Insertion(area="che", steps=15), "multiple of 10 steps"),
         (lambda: Insertion(scored="other"), "scored to be one of 'explained', 'predicted', 'label'"),
         (lambda: Insertion(reference="drop"), "Expected granularity 'token', 'word' or 'patch'"),
-        (lambda: Deletion("text", reference="black"), "'black' is a reference of images.* those of texts are 'mask_t"),
+        (
+            lambda: Deletion("text", reference="black"),
+            "with the reference 'black', but got 'token'; mask_token, drop, pad are of texts",
+        ),
         (
             lambda: SaCo("text", reference="blur"),
-            "'blur' is a reference of images, and granularity 'token' is of texts",
+            "granularity 'pixel' or 'patch' with the reference 'blur', but got 'token'",
         ),
         (lambda: SaCo(reference="grey"), "reference to be one of .* but got 'grey'"),
         (lambda: SaCo(tie="first"), "Expected tie to be 'random' or 'stable', but got 'first'"),

@@ -102,9 +102,7 @@ def test_one_order_is_enough_where_one_is_read() -> None:
 def test_results_of_another_runner_are_refused() -> None:
     case = image_case()
     boxes = BoxProtocol("mean", (2,), 4)(case.subject)
-    with pytest.raises(
-        ArgumentTypeError, match="results of PerturbationSweep for Deletion, but got one of BoxProtocol"
-    ):
+    with pytest.raises(ArgumentTypeError, match="results of PerturbationSweep for Deletion, but got BoxProtocol"):
         Deletion().update(boxes)
     with pytest.raises(ArgumentError, match=r"reference='mean' \(not 'blur'\), count=4 \(not 5\)"):
         BoxSensitivity(sizes=(2,), count=5).update(boxes, case.saliency)
@@ -118,7 +116,10 @@ def test_raw_units_are_never_said_of_others() -> None:
     def again(inputs: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
         return inputs.sum(1)
 
-    with pytest.raises(ArgumentError, match="give preprocess= with mean and std, or a bundle, or choose units='model'"):
+    with pytest.raises(
+        ArgumentError,
+        match=r"Expected preprocess= with mean and std for a radius in raw .*give it, or choose units='model'",
+    ):
         MaxSensitivity(draws=2).of(Case(Subject(model, x), x.sum(1), again=again))
     with pytest.warns(MhexWarning, match="units of the model"):
         result = NeighbourProtocol(draws=2)(Subject(model, x), None, x.sum(1), again)

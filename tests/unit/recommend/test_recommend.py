@@ -116,9 +116,9 @@ def test_weights_decide() -> None:
         ({"budget": 0}, "more than 0 seconds"),
         ({"score": "fidelty"}, "Did you mean 'fidelity'"),
         ({"score": {"faith": 1}}, "Unknown part of the score 'faith'"),
-        ({"score": {"stability": -1}}, "a weight from 0 on"),
+        ({"score": {"stability": -1}}, "a number from 0 on"),
         ({"score": {"stability": 0}}, "a weight above 0"),
-        ({"score": 3}, "the name of a metric"),
+        ({"score": 3}, "a metric or weights of"),
         ({"score": "pointing-game"}, "needs a mask"),
         ({"methods": ["gae"]}, "cannot explain"),
         ({"methods": [("rise", {"n": 10**9})]}, r"too short for rise \(n=1000000000\), which needs about"),
@@ -174,9 +174,9 @@ def test_data_of_the_other_kind_are_told_in_a_sentence() -> None:
     reads_photos = Bundle("", Linear(), preprocess=lambda picture: torch.zeros(1, 8, 8))
     reads_texts = Bundle("", Linear(), tokenizer=lambda texts, **options: {})
     for call in (mhex.recommend, mhex.explain):
-        with pytest.raises(ArgumentError, match=r"^The data are texts, and this model reads photos; choose data of"):
+        with pytest.raises(ArgumentError, match=r"Expected tokenizer= beside texts.* a model of photos takes photos"):
             call(reads_photos, [{"text": "a cat"}] if call is mhex.recommend else ["a cat"])
-        with pytest.raises(ArgumentError, match=r"^The data are photos, and this model reads texts; choose texts"):
+        with pytest.raises(ArgumentError, match=r"Expected preprocess= beside photos.* a model of texts takes texts"):
             call(reads_texts, [{"image": photo}] if call is mhex.recommend else [photo])
 
 

@@ -95,7 +95,7 @@ def test_pictures_are_of_the_best_and_of_random_maps(saved: tuple[mhex.Recommend
 def test_reports_read_it_and_say_where_the_answer_is(saved: tuple[mhex.Recommendation, Path]) -> None:
     _, folder = saved
     page = folder_page(folder)
-    assert "which method to use is said in recommendation.html" in page
+    assert "recommendation.html, beside this page, says which method to use" in page
     assert "Maps side by side" in page
     assert "<td>gradcam</td>" in page
 

@@ -471,5 +471,5 @@ def test_ranks_leave_out_images_without_values():
     kept = values[torch.arange(30) != 4]
     assert torch.equal(columns(ranking(values)).rank, columns(ranking(kept)).rank)
     assert {row.n for row in ranking(values)} == {29}
-    with pytest.raises(ArgumentError, match="Leave out those that have few"):
+    with pytest.raises(ArgumentError, match="leave out those that have few"):
         ranking(torch.full((3, 2), torch.nan))
