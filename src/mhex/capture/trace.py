@@ -16,7 +16,6 @@ from mhex.capture.anatomy import Anatomy, Sighting, grid_of, layout_of, readout_
 from mhex.capture.batch import Batch, full
 from mhex.capture.block_trace import BlockTrace
 from mhex.capture.guard import model_failures, untouched
-from mhex.capture.hooks import straighten_norms
 from mhex.capture.inventory import Inventory
 from mhex.capture.needs import Needs
 from mhex.capture.observe import ObservedPass
@@ -321,6 +320,7 @@ def observe(
     rules: Rules | None = None,
     progress: bool = False,
     outputs: Outputs | None = "logits",
+    compiled: Callable[..., Any] | None = None,
 ) -> Iterator[Trace]:
     """Run `model` once on `batch` and show what `needs` asks for.
 
@@ -336,16 +336,17 @@ def observe(
         progress: Whether `Trace.track` draws progress bars.
         outputs: What the model returns; None to recognise it. Of a model that returns probabilities, everything is
             that of its logits, and the trace's anatomy has the `ending`.
+        compiled: What runs in place of the model in passes where nothing is seen inside; see `compiled_form`.
 
     Yields:
         The trace. Its tensors are released when the context ends.
     """
     with model_failures(model, batch), ExitStack() as stack:
         inventory = stack.enter_context(untouched(model, attention=needs.blocks or rules is not None))
-        if _needs_straight_norms(inventory, anatomy, batch, needs, rules):
-            straighten_norms(stack, inventory.modules(model))
+        straight = _needs_straight_norms(inventory, anatomy, batch, needs, rules)
         first = stack.enter_context(ExitStack())
         trace = Trace(model, anatomy, batch, needs, rules)
+        trace.compiled, trace.norms = compiled, inventory.norms if straight else []
         trace.run(first)
         ending: Ending | None = None
         scores_are_logits = gives_logits(trace.guest is not None)
@@ -359,7 +360,8 @@ def observe(
         if ending is not None:
             first.close()
             passes = trace.cost["forwards"]
-            trace = Trace(model, replace(anatomy, ending=ending), batch, needs, rules)
+            norms, trace = trace.norms, Trace(model, replace(anatomy, ending=ending), batch, needs, rules)
+            trace.norms = norms
             trace.run(stack)
             trace.cost["forwards"] += passes
         if trace.flow is not None:
