@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Container, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -60,13 +60,9 @@ def _in_words(batch: Batch) -> str:
 
 
 def call_compiled(form: Callable[..., Any], model: nn.Module, batch: Batch) -> Any:
-    """What the compiled form of a guarded model returns for a batch; an error of the compiler says so.
-
-    The memory of a graph is not lent to the first backward pass, because several targets have one each.
-    """
+    """What the compiled form of a guarded model returns for a batch; an error of the compiler says so."""
     try:
-        with torch._functorch.config.patch(donated_buffer=False) if torch.is_grad_enabled() else nullcontext():
-            return form(*batch.args, **batch.kwargs)
+        return form(*batch.args, **batch.kwargs)
     except torch._dynamo.exc.TorchDynamoException as error:
         _check_bare_pass(model, batch)
         raise UnsupportedModelError(

@@ -65,7 +65,8 @@ class ObservedPass:
         x = batch.pixels if batch.modality == "image" else batch.kwargs.get("inputs_embeds")
         if "input" in self.keep and x is not None:
             batch = batch.with_input(self._visit("input", x))
-        outcome = self._forward(batch, unseen=batch.modality == "image" and self.keep.keys() <= {"input"})
+        unhooked = batch.modality == "image" and self.keep.keys() <= {"input"}
+        outcome = self._forward(batch, unseen=unhooked and self.needs.graph is None)
         self.logits = outcome.logits
         if outcome.latent is not None:
             self.outer.setdefault("latent", outcome.latent)
@@ -226,7 +227,7 @@ class ObservedPass:
     def _forward(self, batch: Batch, unseen: bool = False) -> Outcome:
         """One call of the model: the observed one, or while asleep or replaying another.
 
-        `unseen` if nothing inside of the model is read or changed by the caller.
+        `unseen` if nothing inside of the model is read or changed by the caller, and one gradient is taken at most.
         """
         self.current, self.entered, self.later_latent = None, 0, None
         self.substituted.clear()
@@ -376,7 +377,12 @@ class ObservedPass:
         return forward(*args, **kwargs) if self._in_last() else _copy(self.lower_output)
 
     def rerun(
-        self, value: Tensor, samples: Tensor | None = None, graph: bool = False, drop: Tensor | None = None
+        self,
+        value: Tensor,
+        samples: Tensor | None = None,
+        graph: bool = False,
+        drop: Tensor | None = None,
+        once: bool = False,
     ) -> Outcome:
         """Outcome of the whole model on other inputs.
 
@@ -385,10 +391,12 @@ class ObservedPass:
             samples: Whose variant each row is, (M,); see `Batch.variants`.
             graph: With a graph to `value`, or without any.
             drop: A token of each row that is taken out before the first block, (M,), counted with prefix tokens.
+            once: Whether a single gradient will be taken of the graph, and not kept for another: the backward pass of
+                a compiled model may write over what it read.
         """
         with self.sleep(graph), ExitStack() as stack:
             batch = self.batch.variants(value.clone(), samples)  # the model may write into it
-            unseen = True
+            unseen = once or not graph
             if batch.modality == "text" and value.is_floating_point() and "inputs_embeds" not in batch.kwargs:
                 if not self.embedded:
                     raise CaptureError(

@@ -148,22 +148,24 @@ class Trace(ObservedPass):
         with self.sleep(), observe(self.model, self.anatomy, self.batch, self.needs) as trace:
             yield trace
 
-    def gradient(self, y: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def gradient(self, y: Tensor, *tensors: Tensor, last: bool = False) -> tuple[Tensor, ...]:
         """`dy_n/dt` for every kept tensor `t`, from one score per sample, (B,).
 
-        Samples are independent, so the sum over the batch is differentiated.
+        Samples are independent, so the sum over the batch is differentiated. After the `last` one the graph is freed.
         """
         if not y.requires_grad:
             raise CaptureError(_CUT)
-        return self.carried(y, torch.ones_like(y), tensors)
+        return self.carried(y, torch.ones_like(y), tensors, last)
 
-    def carried(self, source: Tensor, start: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def carried(
+        self, source: Tensor, start: Tensor, tensors: Sequence[Tensor], last: bool = False
+    ) -> tuple[Tensor, ...]:
         """What one backward pass carries from `source`, which starts with `start`, to each of the tensors."""
         self.cost["backwards"] += 1
         if self.flow is not None:
             self.flow.everywhere = False
         try:
-            gradients = torch.autograd.grad(source, tensors, start, retain_graph=True, allow_unused=True)
+            gradients = torch.autograd.grad(source, tensors, start, retain_graph=not last, allow_unused=True)
         except RuntimeError as error:
             if "modified by an inplace operation" not in str(error):
                 raise
