@@ -244,9 +244,9 @@ _WAITING = frozenset((_wait.__code__, inspect.unwrap(turn).__code__))
 
 
 def _wait_to_run(module: nn.Module, args: tuple[Any, ...]) -> None:
-    # What a backward pass recomputes may run on a thread of torch that the holder waits for. The holder alone compiles,
-    # and what it compiles must not differ from what the model is without hooks.
-    if not torch.compiler.is_compiling() and torch._C._current_graph_task_id() == -1:
+    # What a backward pass recomputes may run on a thread of torch that the holder waits for. Compiled code outlives the
+    # hooks, so it is compiled without them, and waited for where it is called.
+    if not torch.compiler.is_dynamo_compiling() and torch._C._current_graph_task_id() == -1:
         _wait(id(module))
 
 

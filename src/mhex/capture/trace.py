@@ -348,7 +348,7 @@ def observe(
         straight = _needs_straight_norms(inventory, anatomy, batch, needs, rules)
         first = stack.enter_context(ExitStack())
         trace = Trace(model, anatomy, batch, needs, rules)
-        trace.compiled, trace.norms = compiled, inventory.norms if straight else []
+        trace.compiled, trace.norms = compiled, list(inventory.norms) if straight else []
         trace.run(first)
         ending: Ending | None = None
         scores_are_logits = gives_logits(trace.guest is not None)
