@@ -33,8 +33,9 @@ def explain(
     The model is run in evaluation mode and left exactly as it was. Several targets share one forward pass.
 
     Args:
-        model: A classifier, unmodified; wrappers of `torch.compile` and `DataParallel` are looked through. Or a
-            bundle from `mhex.load`, which brings its own preprocessing and class names.
+        model: A classifier, unmodified; wrappers of `torch.compile` and `DataParallel` are looked through, and a
+            compiled model runs compiled where nothing is seen inside. Or a bundle from `mhex.load`, which brings its
+            own preprocessing and class names.
         inputs: A batch: a normalised image tensor (B, C, H, W); PIL images with `preprocess`; a dictionary of
             tokenizer outputs, or of `pixel_values`; strings with `tokenizer`.
         method: A name from `mhex.list_methods()`; or `"auto"` for the one that our benchmarks speak for, given the kind

@@ -39,6 +39,7 @@ from mhex.capture.inventory import inventory_of
 from mhex.capture.operations import Rules
 from mhex.capture.threads import is_recording, turn
 from mhex.capture.trace import gives_logits
+from mhex.capture.wrappers import compiled_form
 from mhex.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -108,7 +109,7 @@ class Explainer:
         **options: Any,
     ) -> None:
         bundle = as_bundle(model)
-        self.model = unwrap(bundle.model)
+        self.model, self._given = unwrap(bundle.model), bundle.model
         self.method = method
         spec = None if method == AUTO else get_method(method)
         _check_argument_names(options, spec)
@@ -155,10 +156,11 @@ class Explainer:
         self._recordings.clear()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("_preparations", "_recordings")}
+        dropped = ("_given", "_preparations", "_recordings")
+        return {name: value for name, value in vars(self).items() if name not in dropped}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _preparations={}, _recordings=Recordings())
+        vars(self).update(state, _given=state["model"], _preparations={}, _recordings=Recordings())
 
     def _explained_by_table(self, prepared: Prepared, target: Target) -> Explanation:
         """Explain by the first method of the model's row in the table that can."""
@@ -270,7 +272,9 @@ class Explainer:
             settings["layer"] = anatomy.features.name
         read = "logits" if preparation.values or bare else self.outputs
         seeds = random_state(model)
-        with observe(model, anatomy, batch, preparation.needs, preparation.rules, self.progress, read) as trace:
+        compiled = None if is_recording() else compiled_form(self._given)
+        needs, rules = preparation.needs, preparation.rules
+        with observe(model, anatomy, batch, needs, rules, self.progress, read, compiled) as trace:
             trace.seed = self.seed
             several = trace.sighting is not None and trace.sighting.multi_label
             several = several or has_sigmoids(trace.anatomy.ending, trace.logits)

@@ -173,6 +173,65 @@ def test_a_training_pass_waits_and_is_right(companion: Any) -> None:
     assert all(module.training for module in model.modules())
 
 
+@pytest.mark.parametrize("form", ["wrapper", "in place"])
+@pytest.mark.parametrize("fixture", ["_alone", "companion"])
+@pytest.mark.parametrize("bare", [False, True])
+def test_training_a_compiled_model_waits(form: str, fixture: str, bare: bool, request: pytest.FixtureRequest) -> None:
+    """There is a form compiled for explanations, in which nothing waits and nothing is trained."""
+    request.getfixturevalue(fixture)
+    model, calm, x = Net().train(), Net().train(), torch.randn(4, 3, 8, 8)
+    model.drop.p = calm.drop.p = 0.0
+    torch._dynamo.reset()
+    compiled: nn.Module = model
+    if form == "wrapper":
+        compiled = torch.compile(model, backend="eager")
+    else:
+        model.compile(backend="eager")
+    mhex.explain(compiled, x, "occlusion", 0)
+    finished = threading.Event()
+
+    def train() -> None:
+        compiled(x).sum().backward()
+        finished.set()
+
+    score, thread = meanwhile(train)
+
+    def watch(logits: Tensor) -> Tensor:
+        value = score(logits)
+        assert not finished.is_set(), "it would be trained in evaluation mode"
+        return value
+
+    mhex.explain(model if bare else compiled, x, "occlusion", watch)
+    thread.join(LATE)
+    assert finished.is_set()
+    calm(x).sum().backward()
+    for parameter, other in zip(model.parameters(), calm.parameters(), strict=True):
+        assert torch.equal(parameter.grad, other.grad)
+    assert torch.equal(model.norm.running_mean, calm.norm.running_mean)
+    assert not any(module._forward_pre_hooks for module in compiled.modules())
+
+
+def test_a_model_is_compiled_while_another_thread_trains_it(companion: Any) -> None:
+    """What is compiled meanwhile holds no thread up, and lets none pass."""
+    model, calm, x = Net().train(), Net().train(), torch.randn(4, 3, 8, 8)
+    model.drop.p = calm.drop.p = 0.0
+    torch._dynamo.reset()
+    threads: list[threading.Thread] = []
+
+    def slow(graph: torch.fx.GraphModule, examples: list[Tensor]) -> Callable[..., Any]:
+        if not threads:
+            threads.append(threading.Thread(target=lambda: model(x).sum().backward(), daemon=True))
+            threads[0].start()
+            threads[0].join(SOON)
+            assert threads[0].is_alive(), "it did not wait"
+        return graph.forward
+
+    mhex.explain(torch.compile(model, backend=slow), x, "occlusion")
+    threads[0].join(LATE)
+    calm(x).sum().backward()
+    assert all(torch.equal(p.grad, q.grad) for p, q in zip(model.parameters(), calm.parameters(), strict=True))
+
+
 @pytest.mark.parametrize("fixture", ["_alone", "companion"])
 def test_gradients_of_a_pass_from_before_are_not_lost(fixture: str, request: pytest.FixtureRequest) -> None:
     """Neither those that a thread takes that begins late, nor those of one that was there before."""

@@ -1,7 +1,7 @@
 """Two promises: a model is left as it was, also after an error, and an error that is the model's own says so."""
 
 import inspect
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -15,6 +15,7 @@ from mhex.capture.inventory import Inventory, inventory_of
 from mhex.capture.outputs import SECTION, find_scores
 from mhex.capture.precision import float32_arithmetic, user_precision
 from mhex.capture.threads import Shared, is_recording, others_wait, turn, unchanged
+from mhex.capture.wrappers import entrances
 from mhex.errors import CaptureError, MhexError, UnsupportedModelError
 
 # What layers raise for values, shapes and types that they cannot take. Errors of a class of the user's own pass.
@@ -46,11 +47,27 @@ def _check_bare_pass(model: nn.Module, batch: Batch) -> None:
     except _PASSING:
         raise
     except _ERRORS as error:
-        tensors = {"images": batch.pixels, **batch.kwargs} if batch.modality == "image" else batch.kwargs
-        shapes = {name: tuple(x.shape) for name, x in tensors.items() if isinstance(x, Tensor)}
-        inputs = " and ".join(f"{name} of shape {shape}" for name, shape in shapes.items())
         raise UnsupportedModelError(
-            f"{name_of_class(model)} itself fails when it is called with {inputs} ({_cause(error)}); {_remedy(model)}."
+            f"{name_of_class(model)} itself fails when it is called with {_in_words(batch)} ({_cause(error)}); "
+            f"{_remedy(model)}."
+        ) from error
+
+
+def _in_words(batch: Batch) -> str:
+    tensors = {"images": batch.pixels, **batch.kwargs} if batch.modality == "image" else batch.kwargs
+    shapes = {name: tuple(x.shape) for name, x in tensors.items() if isinstance(x, Tensor)}
+    return " and ".join(f"{name} of shape {shape}" for name, shape in shapes.items())
+
+
+def call_compiled(form: Callable[..., Any], model: nn.Module, batch: Batch) -> Any:
+    """What the compiled form of a guarded model returns for a batch; an error of the compiler says so."""
+    try:
+        return form(*batch.args, **batch.kwargs)
+    except torch._dynamo.exc.TorchDynamoException as error:
+        _check_bare_pass(model, batch)
+        raise UnsupportedModelError(
+            f"{name_of_class(model)} runs by itself, but torch.compile fails when it is called with "
+            f"{_in_words(batch)} ({_cause(error)}); give the model that is not compiled."
         ) from error
 
 
@@ -114,17 +131,6 @@ def name_of_class(model: nn.Module) -> str:
 _KERNEL = "_attn_implementation_internal"  # of Hugging Face configurations
 
 
-def unwrap(model: nn.Module) -> nn.Module:
-    """The module inside `torch.compile`, `DataParallel` and `DistributedDataParallel` wrappers."""
-    while True:
-        if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
-            model = model.module
-        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
-            model = inner
-        else:
-            return model
-
-
 @contextmanager
 def untouched(model: nn.Module, attention: bool = False) -> Iterator[Inventory]:
     """Prepare `model` for explaining and put everything back on leaving.
@@ -154,8 +160,10 @@ def untouched(model: nn.Module, attention: bool = False) -> Iterator[Inventory]:
     inventory.fact("weights", partial(_check_weights, parameters))
     device = inventory.device
     with ExitStack() as stack:
-        if stack.enter_context(turn(inventory.keys)):
-            stack.enter_context(others_wait(modules, parameters, inventory.keys))
+        doors = entrances(model)
+        keys = inventory.keys.union(map(id, doors))
+        if stack.enter_context(turn(keys)):
+            stack.enter_context(others_wait([*doors, *modules], parameters, keys))
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         stack.enter_context(float32_arithmetic())

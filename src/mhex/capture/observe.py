@@ -12,7 +12,8 @@ from mhex.capture.anatomy import Anatomy, Sighting, guests
 from mhex.capture.attention import AttentionRecord
 from mhex.capture.batch import Batch, full
 from mhex.capture.block_trace import BlockTrace
-from mhex.capture.hooks import FunctionTap, hook_each, replace_forward
+from mhex.capture.guard import call_compiled
+from mhex.capture.hooks import FunctionTap, hook_each, replace_forward, straighten_norms
 from mhex.capture.inventory import inventory_of
 from mhex.capture.needs import BLOCK_SITES, OUTER_SITES, Needs
 from mhex.capture.operations import Rules, mark, origin_of
@@ -35,6 +36,9 @@ class ObservedPass:
             self.flow.sequence_first = anatomy.sequence_first
             self.flow.splits = self.flow.needs_float32 and halves and inventory.device.type == "cuda"
         self.tap = FunctionTap(self._attend, self.flow)
+        self.compiled: Callable[..., Any] | None = None  # what runs where nothing is seen inside
+        self.norms: list[nn.Module] = []  # batch norms whose gradients torch may get wrong
+        self.hooks = ExitStack()
         self.logits = torch.empty(0)  # (B, C), in the autograd graph if one was asked for
         # What the model gave for the scores, (B, C): the logits, or probabilities that they are computed from.
         self.returned: Tensor | None = None
@@ -56,12 +60,13 @@ class ObservedPass:
     def run(self, stack: ExitStack) -> None:
         """The observed forward pass; `stack` removes its hooks and lets go of its tensors."""
         stack.callback(self.clear)
-        self._hook(stack)
+        self._hook(stack.enter_context(self.hooks))
         batch = self.batch
         x = batch.pixels if batch.modality == "image" else batch.kwargs.get("inputs_embeds")
         if "input" in self.keep and x is not None:
             batch = batch.with_input(self._visit("input", x))
-        outcome = self._forward(batch)
+        unhooked = batch.modality == "image" and self.keep.keys() <= {"input"}
+        outcome = self._forward(batch, unseen=unhooked and self.needs.graph is None)
         self.logits = outcome.logits
         if outcome.latent is not None:
             self.outer.setdefault("latent", outcome.latent)
@@ -69,6 +74,7 @@ class ObservedPass:
 
     def _hook(self, stack: ExitStack) -> None:
         keep, anatomy = self.keep, self.anatomy
+        straighten_norms(stack, self.norms)
         if self.guest is not None:
             stack.enter_context(self.guest[1].recording(self.guest[0]))
         if self.needs.blocks or (self.flow is not None and anatomy.sequence_first):
@@ -219,8 +225,11 @@ class ObservedPass:
         all_blocks = self.keep.get(site) == "all" and self.needs.start == "first"
         return self.current == (0 if all_blocks else len(self.blocks) - 1)
 
-    def _forward(self, batch: Batch) -> Outcome:
-        """One call of the model: the observed one, or while asleep or replaying another."""
+    def _forward(self, batch: Batch, unseen: bool = False) -> Outcome:
+        """One call of the model: the observed one, or while asleep or replaying another.
+
+        `unseen` if nothing inside of the model is read or changed by the caller, and one gradient is taken at most.
+        """
         self.current, self.entered, self.later_latent = None, 0, None
         self.substituted.clear()
         batch = batch.copied() if batch is self.batch else batch
@@ -239,7 +248,11 @@ class ObservedPass:
             stack.enter_context(precision(()) if wide else user_precision())
             if ending is not None:
                 stack.enter_context(ending.skip())
-            output = self.model(*batch.args, **batch.kwargs)
+            if unseen and self.compiled is not None and self._may_be_compiled(batch, graph):
+                stack.enter_context(self._unhooked())
+                output = call_compiled(self.compiled, self.model, batch)
+            else:
+                output = self.model(*batch.args, **batch.kwargs)
         if self.flow is not None and tapped:
             output = self.flow.settled(output)
         if self.guest is not None and not self.asleep:
@@ -251,10 +264,25 @@ class ObservedPass:
             return bare_outcome(output, size, self.anatomy.no_latent)
         latent = self.later_latent if later else self.outer.get("latent")
         scores = read_logits(output, size)
+        scores = scores if self.compiled is None else scores.clone()  # its next call may write into what it returned
         if not later:
             self.returned = scores
         logits = scores if ending is None else ending.logits(scores)
         return Outcome(logits, None if latent is None else as_vector(latent))
+
+    def _may_be_compiled(self, batch: Batch, graph: bool) -> bool:
+        """Whether nothing inside is needed for what is asked of any pass, and torch has the gradient right."""
+        inside = self.flow is not None or self.anatomy.ending is not None or "latent" in self.keep
+        return not inside and not (graph and self.norms and batch.size == 1)
+
+    @contextmanager
+    def _unhooked(self) -> Iterator[None]:
+        """While open, the hooks of the observed pass are off, because they would be compiled too, and stay."""
+        self.hooks.close()
+        try:
+            yield
+        finally:
+            self._hook(self.hooks)
 
     def _tap_attention(self, stack: ExitStack) -> None:
         """See the calls of attention, where they are read.
@@ -350,7 +378,12 @@ class ObservedPass:
         return forward(*args, **kwargs) if self._in_last() else _copy(self.lower_output)
 
     def rerun(
-        self, value: Tensor, samples: Tensor | None = None, graph: bool = False, drop: Tensor | None = None
+        self,
+        value: Tensor,
+        samples: Tensor | None = None,
+        graph: bool = False,
+        drop: Tensor | None = None,
+        once: bool = False,
     ) -> Outcome:
         """Outcome of the whole model on other inputs.
 
@@ -359,9 +392,12 @@ class ObservedPass:
             samples: Whose variant each row is, (M,); see `Batch.variants`.
             graph: With a graph to `value`, or without any.
             drop: A token of each row that is taken out before the first block, (M,), counted with prefix tokens.
+            once: Whether a single gradient will be taken of the graph, and not kept for another: the backward pass of
+                a compiled model may write over what it read.
         """
         with self.sleep(graph), ExitStack() as stack:
             batch = self.batch.variants(value.clone(), samples)  # the model may write into it
+            unseen = once or not graph
             if batch.modality == "text" and value.is_floating_point() and "inputs_embeds" not in batch.kwargs:
                 if not self.embedded:
                     raise CaptureError(
@@ -369,8 +405,9 @@ class ObservedPass:
                     )
                 words = _at_use(self.embedded, lambda x: value.to(x.dtype).clone())
                 hook_each(stack, [self.anatomy.embedding], after=words)
+                unseen = False
             if drop is None:
-                return self._forward(batch)
+                return self._forward(batch, unseen)
             # The module of the first block may stand for others too.
             hook_each(stack, [self.anatomy.blocks[0].module], _at_use(1, partial(self._drop_token, drop)))
             try:

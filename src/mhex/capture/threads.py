@@ -22,7 +22,7 @@ _FREE = threading.Condition()
 _BACKWARD = _engine_run_backward.__code__
 _PATIENCE = 60.0  # seconds that a call of another thread may go on
 _PAUSE, _GLANCE = 0.0005, 0.05  # seconds between two looks at other threads, and at the one that is waited for
-_CALLS = ("_call_impl", "forward")  # of a module, as torch and as models name them
+_CALLS = ("_wrapped_call_impl", "_call_impl", "forward")  # of a module, as torch and as models name them
 _TRAINED = (
     "Another thread changed the model while it was explained, as training does, so the explanation would be of no one "
     "model; explain between two steps, or explain a copy (copy.deepcopy)."
@@ -233,8 +233,9 @@ _WAITING = frozenset((_wait.__code__, inspect.unwrap(turn).__code__))
 
 
 def _wait_to_run(module: nn.Module, args: tuple[Any, ...]) -> None:
-    # What a backward pass recomputes may run on a thread of torch that the holder waits for.
-    if torch._C._current_graph_task_id() == -1:
+    # What a backward pass recomputes may run on a thread of torch that the holder waits for. Compiled code outlives the
+    # hooks, so it is compiled without them, and waited for where it is called.
+    if not torch.compiler.is_dynamo_compiling() and torch._C._current_graph_task_id() == -1:
         _wait(id(module))
 
 

@@ -16,7 +16,6 @@ from mhex.capture.anatomy import Anatomy, Sighting, grid_of, layout_of, readout_
 from mhex.capture.batch import Batch, full
 from mhex.capture.block_trace import BlockTrace
 from mhex.capture.guard import model_failures, untouched
-from mhex.capture.hooks import straighten_norms
 from mhex.capture.inventory import Inventory
 from mhex.capture.needs import Needs
 from mhex.capture.observe import ObservedPass
@@ -147,20 +146,22 @@ class Trace(ObservedPass):
         with self.sleep(), observe(self.model, self.anatomy, self.batch, self.needs) as trace:
             yield trace
 
-    def gradient(self, y: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """`dy_n/dt` for every kept tensor `t`, from one score per sample, (B,)."""
+    def gradient(self, y: Tensor, *tensors: Tensor, last: bool = False) -> tuple[Tensor, ...]:
+        """`dy_n/dt` for every kept tensor `t`, from one score per sample, (B,); after the `last` the graph is freed."""
         # Samples are independent, so the sum over the batch is differentiated.
         if not y.requires_grad:
             raise CaptureError(_CUT)
-        return self.carried(y, torch.ones_like(y), tensors)
+        return self.carried(y, torch.ones_like(y), tensors, last)
 
-    def carried(self, source: Tensor, start: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def carried(
+        self, source: Tensor, start: Tensor, tensors: Sequence[Tensor], last: bool = False
+    ) -> tuple[Tensor, ...]:
         """What one backward pass carries from `source`, which starts with `start`, to each of the tensors."""
         self.cost["backwards"] += 1
         if self.flow is not None:
             self.flow.everywhere = False
         try:
-            gradients = torch.autograd.grad(source, tensors, start, retain_graph=True, allow_unused=True)
+            gradients = torch.autograd.grad(source, tensors, start, retain_graph=not last, allow_unused=True)
         except RuntimeError as error:
             if "modified by an inplace operation" not in str(error):
                 raise
@@ -303,6 +304,7 @@ def observe(
     rules: Rules | None = None,
     progress: bool = False,
     outputs: Outputs | None = "logits",
+    compiled: Callable[..., Any] | None = None,
 ) -> Iterator[Trace]:
     """Run `model` once on `batch` and show what `needs` asks for.
 
@@ -318,16 +320,17 @@ def observe(
         progress: Whether `Trace.track` draws progress bars.
         outputs: What the model returns; None to recognise it. Of a model that returns probabilities, everything is
             that of its logits, and the trace's anatomy has the `ending`.
+        compiled: What runs in place of the model in passes where nothing is seen inside; see `compiled_form`.
 
     Yields:
         The trace. Its tensors are released when the context ends.
     """
     with model_failures(model, batch), ExitStack() as stack:
         inventory = stack.enter_context(untouched(model, attention=needs.blocks or rules is not None))
-        if _needs_straight_norms(inventory, anatomy, batch, needs, rules):
-            straighten_norms(stack, inventory.modules(model))
+        straight = _needs_straight_norms(inventory, anatomy, batch, needs, rules)
         first = stack.enter_context(ExitStack())
         trace = Trace(model, anatomy, batch, needs, rules)
+        trace.compiled, trace.norms = compiled, list(inventory.norms) if straight else []
         trace.run(first)
         ending: Ending | None = None
         scores_are_logits = gives_logits(trace.guest is not None)
@@ -341,7 +344,8 @@ def observe(
         if ending is not None:
             first.close()
             passes = trace.cost["forwards"]
-            trace = Trace(model, replace(anatomy, ending=ending), batch, needs, rules)
+            norms, trace = trace.norms, Trace(model, replace(anatomy, ending=ending), batch, needs, rules)
+            trace.norms = norms
             trace.run(stack)
             trace.cost["forwards"] += passes
         if trace.flow is not None:

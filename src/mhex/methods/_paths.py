@@ -115,12 +115,12 @@ def input_gradients(
         cuts = [start, *range((start // size + 1) * size, stop, size), stop]
         points = torch.cat([point(a // size, samples[a - start : b - start]) for a, b in pairwise(cuts)])
         points = points.to(trace.input.dtype).requires_grad_()
-        scores = target.scores(trace.rerun(points, samples, graph=True), samples)
+        scores = target.scores(trace.rerun(points, samples, graph=True, once=target.count == 1), samples)
         # As a matrix product, because adding by index is not repeatable on a GPU.
         share = F.one_hot(samples, size).to(x) * x.new_tensor(weights)[jobs // size, None]
         sums, absolute = [], []
         for k in range(target.count):
-            (gradient,) = trace.gradient(scores[:, k], points)
+            (gradient,) = trace.gradient(scores[:, k], points, last=k == target.count - 1)
             product = detach_float32(gradient) if factor is None else factor[samples] * detach_float32(gradient)
             sums.append(share.mT @ product.sum(channels).flatten(1))
             absolute.append(share.mT @ product.abs().sum(channels).flatten(1))

@@ -19,6 +19,7 @@ from mhex._settings import check_that
 from mhex.capture import Batch, Ending, Outputs, check_outputs, find_ending, has_sigmoids, logits_of, untouched, unwrap
 from mhex.capture.guard import model_failures
 from mhex.capture.replay import in_chunks
+from mhex.capture.wrappers import compiled_form
 from mhex.errors import ArgumentError
 from mhex.inputs import Prepared, prepare
 from mhex.perturb.references import reference
@@ -110,7 +111,7 @@ class Subject:
         number = isinstance(batch_size, int) and not isinstance(batch_size, bool) and batch_size >= 1
         expectation = "the most samples in one pass (batch_size, or inner_batch of mhex.evaluate) to be a whole number"
         check_that(number or batch_size is None, f"{expectation} from 1 on", repr(batch_size))
-        self.model = unwrap(model)
+        self.model, self._given = unwrap(model), model
         numbers = None if ids is None else [int(i) for i in ids]
         ready = isinstance(inputs, Prepared)
         self.prepared = inputs if ready else prepare(self.model, inputs, preprocess, tokenizer, numbers)
@@ -221,12 +222,14 @@ class Subject:
     def _run(self, count: int, make: Callable[[Tensor], Batch], words: str = "") -> Iterator[tuple[Tensor, Tensor]]:
         def run(start: int, stop: int) -> Tensor:
             batch = make(torch.arange(start, stop, device=self.device))
-            with torch.inference_mode():
-                output = logits_of(self.model, batch, self._ending)
+            # Compiled once for passes of sweeps and of methods, which run without inference mode.
+            with torch.inference_mode(compiled is None), torch.no_grad():
+                output = logits_of(self.model, batch, self._ending, compiled)
             return output.to(torch.promote_types(output.dtype, torch.float32))
 
         width = self.main[0].numel() if self.batch.modality == "image" else self.main.shape[1] * _TOKEN_WIDTH
         bar = track(range(count), words, self.progress and bool(words))
+        compiled = compiled_form(self._given)
         with untouched(self.model):
             for start, stop, logits in in_chunks(count, run, width, self.device, self.batch_size, bar):
                 yield torch.arange(start, stop, device=self.device), logits
