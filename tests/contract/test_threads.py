@@ -211,23 +211,28 @@ def test_training_a_compiled_model_waits(form: str, fixture: str, bare: bool, re
     assert not any(module._forward_pre_hooks for module in compiled.modules())
 
 
-def test_a_model_is_compiled_while_another_thread_trains_it(companion: Any) -> None:
-    """What is compiled meanwhile holds no thread up, and lets none pass."""
+def test_a_thread_waits_also_while_the_model_is_compiled() -> None:
+    """A compiler waits for threads of its own, which are not the model's."""
     model, calm, x = Net().train(), Net().train(), torch.randn(4, 3, 8, 8)
     model.drop.p = calm.drop.p = 0.0
     torch._dynamo.reset()
-    threads: list[threading.Thread] = []
+    begin = threading.Event()
+
+    def train() -> None:
+        begin.wait(LATE)
+        model(x).sum().backward()
+
+    thread = threading.Thread(target=train, daemon=True)
+    thread.start()
 
     def slow(graph: torch.fx.GraphModule, examples: list[Tensor]) -> Callable[..., Any]:
-        if not threads:
-            threads.append(threading.Thread(target=lambda: model(x).sum().backward(), daemon=True))
-            threads[0].start()
-            threads[0].join(SOON)
-            assert threads[0].is_alive(), "it did not wait"
+        begin.set()
+        thread.join(12 * SOON)
+        assert thread.is_alive(), "it did not wait"
         return graph.forward
 
-    mhex.explain(torch.compile(model, backend=slow), x, "occlusion")
-    threads[0].join(LATE)
+    mhex.explain(torch.compile(model, backend=slow), x, "integrated-gradients", steps=1, batch_size=4)
+    thread.join(LATE)
     calm(x).sum().backward()
     assert all(torch.equal(p.grad, q.grad) for p, q in zip(model.parameters(), calm.parameters(), strict=True))
 

@@ -65,9 +65,10 @@ def call_compiled(form: Callable[..., Any], model: nn.Module, batch: Batch) -> A
         return form(*batch.args, **batch.kwargs)
     except torch._dynamo.exc.TorchDynamoException as error:
         _check_bare_pass(model, batch)
+        cause = _cause(getattr(error, "inner_exception", error))
         raise UnsupportedModelError(
             f"{name_of_class(model)} runs by itself, but torch.compile fails when it is called with "
-            f"{_in_words(batch)} ({_cause(error)}); give the model that is not compiled."
+            f"{_in_words(batch)} ({cause}); give the model that is not compiled."
         ) from error
 
 

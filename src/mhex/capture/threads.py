@@ -1,6 +1,7 @@
 """Threads take turns with a model: while one explains it, others that explain, run or train it wait."""
 
 import inspect
+import os
 import sys
 import threading
 import time
@@ -23,6 +24,7 @@ _BACKWARD = _engine_run_backward.__code__
 _PATIENCE = 60.0  # seconds that a call of another thread may go on
 _PAUSE, _GLANCE = 0.0005, 0.05  # seconds between two looks at other threads, and at the one that is waited for
 _CALLS = ("_wrapped_call_impl", "_call_impl", "forward")  # of a module, as torch and as models name them
+_COMPILER = os.path.join("torch", "_dynamo", "convert_frame.py")
 _TRAINED = (
     "Another thread changed the model while it was explained, as training does, so the explanation would be of no one "
     "model; explain between two steps, or explain a copy (copy.deepcopy)."
@@ -192,7 +194,8 @@ def _wait(key: int) -> None:
     with _FREE:
         while not _FREE.wait_for(lambda: _HOLDS.holder(key) in (None, thread), _GLANCE):
             frame = sys._current_frames().get(_HOLDS.holder(key) or thread)
-            if frame is not None and frame.f_code.co_filename == threading.__file__ and _is_inside(frame, _HOLDS):
+            waits = frame is not None and frame.f_code.co_filename == threading.__file__
+            if waits and _is_inside(frame, _HOLDS) and not _compiles(frame):
                 return  # the model hands parts of its work to threads
 
 
@@ -217,6 +220,13 @@ def _is_inside(frame: FrameType | None, keys: Container[int]) -> bool:
             return False
         frame = frame.f_back
     return False
+
+
+def _compiles(frame: FrameType | None) -> bool:
+    """Whether a thread is in a compiler of models, which has threads of its own."""
+    while frame is not None and not frame.f_code.co_filename.endswith(_COMPILER):
+        frame = frame.f_back
+    return frame is not None
 
 
 def _part_used(frame: FrameType, keys: Container[int]) -> int | None:
