@@ -198,7 +198,7 @@ def test_an_unknown_similarity_is_refused():
         (torch.zeros(0, 3, 32, 48), {}, "at least one"),
         (FAMILIES["timm_vit"].inputs(2), {"batch_size": 0}, "batch_size to be a whole number from 1 to 1000000"),
         (FAMILIES["timm_vit"].inputs(2), {"similarity": "no"}, "similarity"),
-        (["a text"], {}, "without tokenizer="),
+        (["a text"], {}, "tokenizer= beside texts"),
     ],
 )
 def test_examples_that_are_none(inputs, options, words):

@@ -222,8 +222,8 @@ def labelled(loader: Any) -> Iterator[tuple[Any, Tensor]]:
         elif isinstance(batch, Mapping) and (names := [name for name in _LABELS if name in batch]):
             inputs, labels = {k: v for k, v in batch.items() if k != names[0]}, batch[names[0]]
         else:
-            kind = type(batch).__name__
-            raise ArgumentTypeError(f"Expected (inputs, labels), or dictionaries with 'labels', but got {kind}.")
+            words = "Expected batches (inputs, labels), or dictionaries with 'labels'"
+            raise ArgumentTypeError(f"{words}, but got {type(batch).__name__}.")
         yield inputs, torch.as_tensor(labels)
 
 

@@ -143,7 +143,7 @@ def test_rows_of_another_machine_are_enough_for_pages(run: Run, suite: Path, mon
         assert Path("there.md").read_text(encoding="utf-8") == Path("here.md").read_text(encoding="utf-8")
     read_only = run("bench", suite, "--quick", "--from", "runs", "--out", "else")
     assert "Wrote else/report.html." in read_only.stderr
-    assert "Expected suite.json in" in one_sentence(run("bench", suite, "--from", "elsewhere"))
+    assert "suite.json, which `mhex bench` writes" in one_sentence(run("bench", suite, "--from", "elsewhere"))
 
 
 def test_all_is_every_packaged_suite() -> None:

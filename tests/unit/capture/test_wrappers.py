@@ -83,8 +83,17 @@ class Net(nn.Module):
         return self.fc(self.drop(self.norm(self.conv(x)).relu().mean((2, 3))))
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("method", METHODS)
+QUICK = (("rise", "wrapper"), ("occlusion", "in place"), ("integrated-gradients", "wrapper"))
+
+
+@pytest.mark.parametrize(
+    ("method", "form"),
+    [
+        pytest.param(method, form, marks=() if (method, form) in QUICK else pytest.mark.slow)
+        for method in METHODS
+        for form in FORMS
+    ],
+)
 def test_passes_on_other_inputs_are_compiled(method: str, form: str) -> None:
     options, all_passes = METHODS[method]
     family = FAMILIES["timm_vit"]

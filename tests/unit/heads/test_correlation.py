@@ -75,7 +75,7 @@ def test_undefined_coefficients_are_nan(x, y):
 def test_pearson_refuses():
     with pytest.raises(ArgumentError, match="as many values of y as of x, 3, but got 2"):
         pearson([1.0, 2, 3], [1.0, 2])
-    with pytest.raises(ArgumentError, match="finite values of y, but 1 of 3"):
+    with pytest.raises(ArgumentError, match="finite values of y, but got 1 of 3"):
         pearson([1.0, 2, 3], [1.0, math.nan, 3])
     with pytest.raises(ArgumentError, match="one value of x per sample"):
         pearson([[1.0]], [1.0])

@@ -41,8 +41,9 @@ def missing_models(record: Mapping[str, Any]) -> list[str]:
     """Give a sentence on models of a suite that its `suite.json` has not got; nothing if it has all of them."""
     labels = record.get("labels", ())
     missing = [label for label in labels if label not in record["models"]]
-    judged = f"{len(labels) - len(missing)} of {len(labels)} models of this suite are judged, without"
-    words = f"Broken off, or still running: {judged} {', '.join(missing)}. The same command goes on from there."
+    judged = f"{len(labels) - len(missing)} of {len(labels)} models of this suite are judged"
+    lacking = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not"
+    words = f"Broken off, or still running: {judged}, and {lacking}. The same command goes on from there."
     return [words] if missing else []
 
 

@@ -114,7 +114,10 @@ def test_a_call_with_two_masks_is_refused_in_words():
     wanted = model(ids, real)
     mhex.attach(model, CLASSES)
     torch.testing.assert_close(model(ids, real), wanted)
-    with pytest.raises(CaptureError, match="block was called with attention_mask and key_padding_mask, and heads know"):
+    with pytest.raises(
+        CaptureError,
+        match="called with attention_mask and key_padding_mask, with which",
+    ):
         model(ids, real, key_padding_mask=1 - real)
 
 
