@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
@@ -40,9 +39,9 @@ def replacing(path: str | PathLike[str], durable: bool = False) -> Iterator[Path
     name, as checkpoints need it. Where the system refuses to write, an `ArgumentError` is raised.
     """
     final = Path(os.path.realpath(path))
+    if not final.parent.is_dir():
+        raise ArgumentError(f"Cannot write to {path}: there is no folder {final.parent}; make it first.")
     with writing(path):
-        if not final.parent.is_dir():
-            raise FileNotFoundError(errno.ENOENT, f"there is no folder {final.parent}")
         if final.exists() and not final.is_file():  # such as /dev/stdout, which cannot be replaced
             yield final
             return

@@ -385,6 +385,10 @@ def _check_argument_names(options: Mapping[str, Any], spec: Method | None) -> No
     arguments = [*_ARGUMENTS, "inputs", "target"]
     for name in options:
         near = [] if name in existing else difflib.get_close_matches(name, [*existing, *arguments], n=1, cutoff=0.8)
+        if near and near[0] == name:
+            raise ArgumentError(
+                f"Expected {name}= in the call of the explainer, explainer(inputs, target), not before."
+            )
         if near and near[0] in arguments:
             raise ArgumentError(f"mhex.explain has no argument {name!r}. Did you mean {near[0]}=?")
 

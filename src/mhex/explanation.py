@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mhex._files import read_tensors, write_tensors
+from mhex._settings import check_that
 from mhex.capture import Modality
 from mhex.errors import ArgumentError, unknown_name
 from mhex.inputs.photos import LARGEST, drawn_photo
@@ -272,11 +273,14 @@ class Explanation:
         Returns:
             The file, or the folder of the files.
         """
+        check_that(os.fspath(path) != "", "a file or a folder to save to", "an empty name")
         folder = os.fspath(path).endswith(("/", os.sep))
         path = Path(path)
         if folder or path.is_dir():
             path /= "{sample}.png"
-        if "{sample}" in path.name and path.suffix.lower() in _PICTURES:
+        if "{" in path.name:
+            fits = "{" not in path.name.replace("{sample}", "") and path.suffix.lower() in _PICTURES
+            check_that(fits, f"{{sample}} alone in braces, before {', '.join(_PICTURES)}", repr(path.name))
             from mhex.viz.figures import save_samples
 
             save_samples(self, path, progress)

@@ -301,3 +301,8 @@ def test_facts_are_found_once_and_forgotten_when_there_are_many() -> None:
     for key in range(100):
         inventory.note(key)
     assert inventory.fact("a", find) == 3
+
+
+def test_a_target_belongs_to_the_call() -> None:
+    with pytest.raises(ArgumentError, match=r"target= in the call of the explainer, explainer\(inputs, target\)"):
+        mhex.Explainer(torch.nn.Linear(2, 2), "gradcam", target=3)

@@ -150,6 +150,14 @@ class Damaged:
         raise OSError("image file is truncated")
 
 
+@pytest.mark.parametrize("name", ["", "{sample}.html", "{name}.jpg", "{sample:04d}.png"])
+def test_names_that_would_be_taken_by_the_letter_are_refused(image, tmp_path, name, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ArgumentError, match="alone in braces" if name else "an empty name"):
+        image(torch.rand(1, 4, 4)).save(name)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_broken_sample_is_named_and_the_others_are_drawn(image, tmp_path):
     photos = [Image.new("RGB", (40, 40))] * 5
     photos[1] = photos[3] = Damaged()
