@@ -109,7 +109,7 @@ class Explainer:
         **options: Any,
     ) -> None:
         bundle = as_bundle(model)
-        self.model, self._given = unwrap(bundle.model), bundle.model
+        self.model, self._entrance = unwrap(bundle.model), bundle.model
         self.method = method
         spec = None if method == AUTO else get_method(method)
         _check_argument_names(options, spec)
@@ -156,11 +156,11 @@ class Explainer:
         self._recordings.clear()
 
     def __getstate__(self) -> dict[str, Any]:
-        dropped = ("_given", "_preparations", "_recordings")
+        dropped = ("_entrance", "_preparations", "_recordings")
         return {name: value for name, value in vars(self).items() if name not in dropped}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _given=state["model"], _preparations={}, _recordings=Recordings())
+        vars(self).update(state, _entrance=state["model"], _preparations={}, _recordings=Recordings())
 
     def _explained_by_table(self, prepared: Prepared, target: Target) -> Explanation:
         """Explain by the first method of the model's row in the table that can."""
@@ -272,7 +272,7 @@ class Explainer:
             settings["layer"] = anatomy.features.name
         read = "logits" if preparation.values or bare else self.outputs
         seeds = random_state(model)
-        compiled = None if is_recording() else compiled_form(self._given)
+        compiled = None if is_recording() else compiled_form(self._entrance)
         needs, rules = preparation.needs, preparation.rules
         with observe(model, anatomy, batch, needs, rules, self.progress, read, compiled) as trace:
             trace.seed = self.seed

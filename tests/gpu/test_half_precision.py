@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import mhex
 from mhex.capture.attention import AttentionRecord
-from mhex.capture.precision import split_product
+from mhex.capture.precision import rows_product, split_product
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -66,6 +66,16 @@ def test_split_products_are_nearly_those_of_float32() -> None:
     error = (split_product(x, weight).double() - wanted).abs().max() / wanted.abs().max()
     coarse = ((x.bfloat16() @ weight.bfloat16().mT).double() - wanted).abs().max() / wanted.abs().max()
     assert error < 2**-16 < coarse / 10
+
+
+@pytest.mark.parametrize("size", [1e-6, 1.0, 1e6])
+def test_rows_of_any_size_meet_matrices_of_float16(size: float) -> None:
+    """Numbers below 6e-8 are 0 in float16, and numbers above 65504 infinite."""
+    torch.manual_seed(0)
+    rows, matrices = size * torch.randn(2, 3, 64, device="cuda"), torch.randn(2, 64, 50, device="cuda").half()
+    wanted = rows.double() @ matrices.double()
+    error = (rows_product(rows, matrices).double() - wanted).abs().max() / wanted.abs().max()
+    assert error < 1e-5
 
 
 @pytest.mark.parametrize("method", ["lrp", "partial-lrp", "abslrp", "transformer-attribution"])

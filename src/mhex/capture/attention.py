@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
+from subprocess import SubprocessError
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,8 +22,15 @@ _WIDEST = 256  # head that kernels hold
 
 @cache
 def has_kernels() -> bool:
-    """Whether there is Triton, which comes with torch for GPUs on Linux."""
-    return find_spec("triton") is not None
+    """Whether there is Triton, which comes with torch for GPUs on Linux, and what it builds kernels with."""
+    if find_spec("triton") is None:
+        return False
+    from triton.runtime import driver
+
+    try:  # without a C compiler, or the headers of Python, there is no driver
+        return bool(driver.active.get_current_target().arch)
+    except (RuntimeError, OSError, SubprocessError):
+        return False
 
 
 @dataclass(frozen=True)
@@ -68,7 +76,8 @@ class AttentionRecord:
     def fused(self, rows: slice = EVERY) -> "FusedAttention | None":
         """The same, or some rows, for kernels that never write `A`; None but for half precision on a GPU."""
         half = self.query.dtype in HALF and self.key.dtype == self.value.dtype == self.query.dtype
-        if not half or not self.query.is_cuda or self.query.shape[-1] > _WIDEST or not has_kernels():
+        widest = max(self.query.shape[-1], self.value.shape[-1])
+        if not half or not self.query.is_cuda or widest > _WIDEST or not has_kernels():
             return None
         from mhex.capture.attention_kernels import FusedAttention
 

@@ -4,7 +4,7 @@ Queries, keys and gradients are multiplied on tensor cores in the precision that
 float32. The module is imported only on a GPU where there is Triton, which comes with torch.
 """
 
-# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+# mypy: disable-error-code="no-untyped-call, no-untyped-def, untyped-decorator"
 from typing import Any
 
 import torch
@@ -130,36 +130,36 @@ class FusedAttention:
         self.shape = {"heads": self.heads, "group": self.heads // key.shape[1], "dim": dim, "scale": scale}
         kind = "none" if mask is None else "bool" if mask.dtype == torch.bool else "added"
         mask = query if mask is None else mask.detach().expand(batch, self.heads, *self.sizes)
-        self.tensors: dict[str, Any] = {
-            "q": query,
-            "k": key,
-            "mask": mask.view(torch.uint8) if kind == "bool" else mask,
-        }
+        bits = mask.view(torch.uint8) if kind == "bool" else mask
+        self.tensors: dict[str, Any] = {"q": query, "k": key, "mask": bits}
         self.tensors["q_strides"], self.tensors["k_strides"] = query.stride(), key.stride()
         self.tensors |= {"mask_strides": mask.stride(), "sizes": self.sizes}
         self.choices = {"kind": kind, "causal": causal, "width": _width(dim), "tile": _TILE}
         self.norms = query.new_empty(batch, self.heads, rows, dtype=torch.float32)
         grid = (batch * self.heads, triton.cdiv(rows, _TILE))
-        _norms_kernel[grid](self.norms, **self.tensors, **self.shape, **self.choices)
+        with torch.cuda.device_of(query):  # Triton takes the current device, which may be another
+            _norms_kernel[grid](self.norms, **self.tensors, **self.shape, **self.choices)
 
     def through(self, row: Tensor, gradient: Tensor | None = None, value: Tensor | None = None) -> Tensor:
         """`r A`, (B, H, M), of a row (B, N) in float32; or `r (A * (g v^T)^+)`, of `dy/dz` and values (B, H, N, d)."""
         out = row.new_empty(self.batch, self.heads, self.sizes[1], dtype=torch.float32)
-        given = gradient is not None and value is not None
         g, v = (gradient, value) if gradient is not None and value is not None else (out[..., None], out[..., None])
         operands: dict[str, Any] = {"g": g, "v": v, "g_strides": g.stride(), "v_strides": v.stride()}
         grid = (self.batch * self.heads, triton.cdiv(self.sizes[1], _TILE))
-        _through_kernel[grid](
-            out, row.contiguous(), self.norms, **self.tensors, **operands, **self.shape, **self.choices,
-            row_stride=self.sizes[0], value_dim=v.shape[-1], value_width=_width(v.shape[-1]), with_gradient=given,
-        )  # fmt: skip
+        with torch.cuda.device_of(out):
+            _through_kernel[grid](
+                out, row.contiguous(), self.norms, **self.tensors, **operands, **self.shape, **self.choices,
+                row_stride=self.sizes[0], value_dim=v.shape[-1], value_width=_width(v.shape[-1]),
+                with_gradient=g is gradient,
+            )  # fmt: skip
         return out
 
     def mean(self) -> Tensor:
         """The mean of all heads, (B, N, M), float32."""
         out = self.norms.new_empty(self.batch, *self.sizes)
         grid = (self.batch, triton.cdiv(self.sizes[0], _TILE), triton.cdiv(self.sizes[1], _TILE))
-        _mean_kernel[grid](out, self.norms, **self.tensors, **self.shape, **self.choices)
+        with torch.cuda.device_of(out):
+            _mean_kernel[grid](out, self.norms, **self.tensors, **self.shape, **self.choices)
         return out
 
 

@@ -22,7 +22,7 @@ class BlockTrace:
         self.record: AttentionRecord | None = None
         self.targets = 1  # how many targets will ask for the same attention
         self._attention: Tensor | None = None
-        self._fused: dict[int | None, FusedAttention | None] = {}  # by the rows of it
+        self._fused: dict[int | None, FusedAttention | None] = {}  # by the end of the rows, the first ones
 
     def site(self, name: str) -> Tensor:
         """A kept tensor by the name of its site, e.g. `"block_input"`, (B, N, D)."""
@@ -66,7 +66,7 @@ class BlockTrace:
         return self.attention_record.gradient(z_gradient)
 
     def through(self, row: Tensor, z_gradient: Tensor | None = None, rows: slice = EVERY) -> Tensor:
-        """`r A`, (B, H, N), of a row `r` (B, N) and all or some rows of `A`; or `r (A * dy/dA)^+`, from `dy/dz`."""
+        """`r A`, (B, H, N), of a row `r` (B, N) and all or first rows of `A`; or `r (A * dy/dA)^+`, from `dy/dz`."""
         # Of half precision on a GPU, `A` is never written to memory.
         record, row = self.attention_record, full(row[:, rows])
         z_gradient = None if z_gradient is None else z_gradient[:, :, rows].detach()

@@ -75,17 +75,19 @@ def rows_product(rows: Tensor, matrices: Tensor) -> Tensor:
     wide = torch.promote_types(torch.promote_types(rows.dtype, matrices.dtype), torch.float32)
     if not (matrices.is_cuda and matrices.dtype in HALF and wide == torch.float32):
         return rows.to(wide) @ matrices.to(wide)
+    size = rows.abs().amax(-1, keepdim=True).clamp_min(torch.finfo(wide).tiny)  # or float16 would lose small numbers
+    rows = rows / size
     high = rows.to(matrices.dtype)
     parts = torch.cat([high, (rows - high).to(matrices.dtype)], 1)
     product: Tensor = torch.bmm(parts, matrices, out_dtype=torch.float32)
-    return product[:, : rows.shape[1]] + product[:, rows.shape[1] :]
+    return (product[:, : rows.shape[1]] + product[:, rows.shape[1] :]) * size
 
 
 def split_product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`x W^T + b`, (..., O), of float32 `x` (..., K) and `W` (O, K), on a GPU's tensor cores for half precision."""
     # Each number is the sum of two of bfloat16, and of the four products that of the two lower parts is left out: it is
     # some 2**-16 of the first. They are one product of three times the columns.
-    rows = x.flatten(0, -2)
+    rows = x.reshape(-1, x.shape[-1])
     (high, low), (heavy, light) = _halves(rows), _halves(weight)
     left, right = torch.cat([high, low, high], 1), torch.cat([heavy, heavy, light], 1)
     if x.is_cuda:

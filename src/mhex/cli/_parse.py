@@ -229,6 +229,6 @@ def check_file(path: Path) -> None:
             folder = f"is a folder; name the photos in it, e.g. {path}/*.jpg"
             problem = folder if path.is_dir() else "is no file; check the path"
     except OSError as error:
-        problem = f"cannot be read: {error.strerror or error}"
+        raise ArgumentError(f"Expected a photo, but {path} cannot be read: {error.strerror or error}.") from error
     if problem:
         raise ArgumentError(f"Expected a photo, but {path} {problem}.")

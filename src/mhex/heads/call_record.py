@@ -243,7 +243,7 @@ class HeadReading:
         dead = [name for name, scores in self.call.logits.items() if not scores.requires_grad]
         cut = [name for name in dead if any(p.requires_grad for p in self.heads[name].parameters())]
         if cut and torch.is_grad_enabled() and self.call.graph:  # reentrant checkpointing runs a unit without a graph
-            raise CaptureError(f"No gradient reaches {some_of(cut, 3)}: checkpoint with use_reentrant=False.")
+            raise CaptureError(f"No gradient reaches the heads {some_of(cut, 3)}: checkpoint with use_reentrant=False.")
         terms = self._all_heads()
         if classifier:
             terms.append(self._required_classifier("join in the loss: pass classifier=False to train the heads alone"))

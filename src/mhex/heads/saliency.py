@@ -246,8 +246,9 @@ def block_maps(
         output = _output(call, name) if settings.activation == "output" else None
         maps[name] = _block_map(block, observation, rows, settings.activation, output)
     if check_later is not None and changed:
+        caches = [_CACHES.get(heads[name]) for name in names]  # and the prints in them
 
-        def ask_again(read: list[Tensor] = weights) -> None:  # a recording reads them as long as it holds this
+        def ask_again(read: Any = (weights, caches)) -> None:  # a recording reads them as long as it holds this
             forget_weights(heads[name] for name in names)
             raise StaleError("Weights of the heads have changed.")
 

@@ -92,8 +92,8 @@ def photo_batch(model: nn.Module, pictures: list[Any], preprocess: Any, ids: Seq
     """
     ranged = isinstance(preprocess, Ranged)
     window, prepare = (preprocess.window, preprocess.preprocess) if ranged else (None, preprocess)
-    advice = ", which turns one into a tensor (C, H, W) as in training; a model of texts takes texts"
-    check_that(prepare is not None, "preprocess= beside photos", "none", advice)
+    right = "preprocess= beside photos, which turns one into a tensor (C, H, W) as in training"
+    check_that(prepare is not None, right, "none", "; a model of texts takes texts")
     if not callable(prepare):
         raise ArgumentTypeError(f"Expected preprocess to be a function, but got {type(prepare).__name__}.")
     # Photos are drawn only if the map lies on the whole of them; otherwise what the model saw is drawn.

@@ -22,8 +22,8 @@ def text_batch(
     model: nn.Module, texts: list[str], tokenizer: Callable[..., Mapping[str, Any]] | None, ids: Sequence[int]
 ) -> Prepared:
     """A batch from strings, cut to the length that the model can take; `ids` are their numbers, for messages."""
-    advice = ", which turns them into inputs; a model of photos takes photos, such as PIL.Image.open(path)"
-    check_that(tokenizer is not None, "tokenizer= beside texts", "none", advice)
+    advice = "; a model of photos takes photos, such as PIL.Image.open(path)"
+    check_that(tokenizer is not None, "tokenizer= beside texts, which turns them into inputs", "none", advice)
     if not callable(tokenizer):
         raise ArgumentTypeError(f"Expected tokenizer to be a function, but got {type(tokenizer).__name__}.")
     for number, text in zip(ids, texts, strict=True):

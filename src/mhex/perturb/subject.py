@@ -111,7 +111,7 @@ class Subject:
         number = isinstance(batch_size, int) and not isinstance(batch_size, bool) and batch_size >= 1
         expectation = "the most samples in one pass (batch_size, or inner_batch of mhex.evaluate) to be a whole number"
         check_that(number or batch_size is None, f"{expectation} from 1 on", repr(batch_size))
-        self.model, self._given = unwrap(model), model
+        self.model, self._entrance = unwrap(model), model
         numbers = None if ids is None else [int(i) for i in ids]
         ready = isinstance(inputs, Prepared)
         self.prepared = inputs if ready else prepare(self.model, inputs, preprocess, tokenizer, numbers)
@@ -229,7 +229,7 @@ class Subject:
 
         width = self.main[0].numel() if self.batch.modality == "image" else self.main.shape[1] * _TOKEN_WIDTH
         bar = track(range(count), words, self.progress and bool(words))
-        compiled = compiled_form(self._given)
+        compiled = compiled_form(self._entrance)
         with untouched(self.model):
             for start, stop, logits in in_chunks(count, run, width, self.device, self.batch_size, bar):
                 yield torch.arange(start, stop, device=self.device), logits

@@ -21,3 +21,8 @@ def test_split_products_leave_out_the_lowest_part_alone() -> None:
 def test_numbers_of_bfloat16_are_multiplied_as_they_are() -> None:
     x, weight = torch.randn(3, 8).bfloat16().float(), torch.randn(4, 8).bfloat16().float()
     torch.testing.assert_close(split_product(x, weight), x @ weight.mT)
+
+
+def test_a_single_row_is_split_too() -> None:
+    x, weight = torch.randn(8), torch.randn(5, 8)
+    torch.testing.assert_close(split_product(x, weight), split_product(x[None], weight)[0])

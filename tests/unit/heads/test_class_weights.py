@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import gc
 import itertools
 import math
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -14,7 +16,17 @@ from torch import Tensor, nn
 
 import mhex
 from mhex.heads.block import ExplainerBlock
-from mhex.heads.saliency import adjusted_weights, class_weights, forget_weights, shares
+from mhex.heads.call_record import HeadReading
+from mhex.heads.predictors import watched
+from mhex.heads.saliency import (
+    _CACHES,
+    MapSettings,
+    adjusted_weights,
+    block_maps,
+    class_weights,
+    forget_weights,
+    shares,
+)
 
 
 def gaussian(classes: int = 9, channels: int = 64, draws: int = 1) -> Tensor:
@@ -170,6 +182,34 @@ def test_a_prepared_explainer_sees_changed_heads(change: str) -> None:
     assert after.equal(explainer(x, 1).scores)
 
 
+def test_a_check_holds_all_that_it_reads() -> None:
+    """A recorded pass reads the memory of weights and of prints again: nothing else may be put there meanwhile."""
+    model = timm.create_model("resnet10t", num_classes=5).eval()
+    heads = mhex.attach(model, 5).heads
+    names, x = list(heads.named_blocks()), torch.randn(1, 3, 32, 32)
+    for block in heads.named_blocks().values():
+        nn.init.normal_(block.w1.weight)  # 0 before training
+    settings = MapSettings(alpha=1.0, sharpness=0.0, negative_sharpness=0.0, layer_factor=1.0, activation="sum")
+    checks: list[tuple[Tensor, Callable[[], None]]] = []
+    with watched(model) as run:
+        for _ in range(2):
+            reading = HeadReading(run(x), heads)
+            block_maps(
+                reading, names, torch.zeros(1, 1).long(), settings, lambda flag, react: checks.append((flag, react))
+            )
+    assert len(checks) == 1, "the first call has no earlier weights to check"
+    assert not bool(checks[0][0])
+    caches = [_CACHES[heads[name]] for name in names]
+    memory = [weakref.ref(tensor) for cache in caches for tensor in (cache.prints, *cache.weights.values())]
+    del caches
+    forget_weights(heads.named_blocks().values())
+    gc.collect()
+    assert all(tensor() is not None for tensor in memory)
+    checks.clear()
+    gc.collect()
+    assert all(tensor() is None for tensor in memory)
+
+
 def test_settings_have_weights_of_their_own_and_few_are_kept() -> None:
     block = ExplainerBlock(16, 5, preset="paper")
     for alpha in (0.0, 0.25, 0.5, 0.75, 1.0, 0.0):
@@ -179,9 +219,6 @@ def test_settings_have_weights_of_their_own_and_few_are_kept() -> None:
 
 
 def test_nothing_is_kept_in_the_block_or_after_it() -> None:
-    import gc
-    import weakref
-
     block = ExplainerBlock(16, 5)
     names = set(block.__dict__)
     kept = weakref.ref(class_weights(block, *SETTINGS))

@@ -211,7 +211,8 @@ def _check_features(features: Mapping[str, Tensor], names: Iterable[str]) -> Non
 def _check_classes(seen: Tensor, rows: int, options: Options) -> None:
     some = (seen > 0) & (seen < rows) if options.binary else seen > 0
     if int(some.sum()) < (1 if options.binary else 2):
-        raise ArgumentError(f"Expected several classes, but the labels of all {rows} samples are alike; shuffle them.")
+        words = f"Expected several classes, but the labels of all {rows} samples are alike"
+        raise ArgumentError(f"{words}; shuffle the data if the loader gives one class at a time.")
     if missing := (~some).nonzero()[:, 0].tolist():
         words = f"{len(missing)} of {len(seen)} classes have no samples to learn from ({some_of(missing, 10)})"
         warn(f"{words}; their weights are 0.")

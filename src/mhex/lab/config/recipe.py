@@ -254,7 +254,7 @@ class TrainingRecipe(FileSection):
         elif augment.cutmix or augment.mixup:
             yield "augment.cutmix and augment.mixup should be 0 with unlabelled: a view shows one image."
         if train.accumulate > 1 or train.batch < 2:
-            yield "train.accumulate should be 1 and train.batch at least 2 with unlabelled: it compares batches."
+            yield "train.accumulate should be 1 and train.batch at least 2 with unlabelled: it compares images."
         if train.freeze != "none":
             yield f"train.freeze: {train.freeze} does not go with unlabelled, which trains the body: leave it out."
 
