@@ -38,7 +38,6 @@ from mhex.capture.cuda_graph import (
 from mhex.capture.inventory import inventory_of
 from mhex.capture.operations import Rules
 from mhex.capture.threads import is_recording, turn
-from mhex.capture.trace import gives_logits
 from mhex.capture.wrappers import compiled_form
 from mhex.errors import (
     ArgumentError,
@@ -315,7 +314,7 @@ class Explainer:
                 flags=flags_of(prepared, trace.logits.detach(), scores, [flag for flag, _ in trace.checks]),
                 reactions=[react for _, react in trace.checks],
             )
-            known = read == "logits" or inventory_of(model).knows(gives_logits("heads" in preparation.needs.keep))
+            known = read == "logits" or inventory_of(model).knows(("logits", "heads" in preparation.needs.keep))
             steady = not trace.is_random and random_state(model) == seeds
             if known and steady and trace.cost["forwards"] <= _FEW and not is_recording():
                 preparation.answers[batch.modality] = answer.template()

@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 _TILE = 64  # queries or keys that are held at a time
+_LEAST = 16  # numbers of a head that tensor cores multiply at least
 
 
 @triton.jit
@@ -134,7 +135,8 @@ class FusedAttention:
         self.tensors: dict[str, Any] = {"q": query, "k": key, "mask": bits}
         self.tensors["q_strides"], self.tensors["k_strides"] = query.stride(), key.stride()
         self.tensors |= {"mask_strides": mask.stride(), "sizes": self.sizes}
-        self.choices = {"kind": kind, "causal": causal, "width": _width(dim), "tile": _TILE}
+        width = max(_LEAST, triton.next_power_of_2(dim))
+        self.choices = {"kind": kind, "causal": causal, "width": width, "tile": _TILE}
         self.norms = query.new_empty(batch, self.heads, rows, dtype=torch.float32)
         grid = (batch * self.heads, triton.cdiv(rows, _TILE))
         with torch.cuda.device_of(query):  # Triton takes the current device, which may be another
@@ -149,8 +151,8 @@ class FusedAttention:
         with torch.cuda.device_of(out):
             _through_kernel[grid](
                 out, row.contiguous(), self.norms, **self.tensors, **operands, **self.shape, **self.choices,
-                row_stride=self.sizes[0], value_dim=v.shape[-1], value_width=_width(v.shape[-1]),
-                with_gradient=g is gradient,
+                row_stride=self.sizes[0], value_dim=v.shape[-1], with_gradient=g is gradient,
+                value_width=max(_LEAST, triton.next_power_of_2(v.shape[-1])),
             )  # fmt: skip
         return out
 
@@ -161,8 +163,3 @@ class FusedAttention:
         with torch.cuda.device_of(out):
             _mean_kernel[grid](out, self.norms, **self.tensors, **self.shape, **self.choices)
         return out
-
-
-def _width(dim: int) -> int:
-    """The power of two that holds a head, at least 16, which is the least that tensor cores multiply."""
-    return max(16, 1 << (dim - 1).bit_length())

@@ -333,7 +333,7 @@ def observe(
         trace.compiled, trace.norms = compiled, list(inventory.norms) if straight else []
         trace.run(first)
         ending: Ending | None = None
-        scores_are_logits = gives_logits(trace.guest is not None)
+        scores_are_logits = ("logits", trace.guest is not None)  # a fact of the model, or of its heads
         if outputs != "logits" and not (outputs is None and inventory.knows(scores_are_logits)):
             # Heads give logits, whatever their host returns.
             if outputs is None and not may_be_probabilities(trace.logits):
@@ -353,11 +353,6 @@ def observe(
             trace.flow.finish(*(output for output in (outcome.logits, outcome.latent) if output is not None))
         trace.progress = progress
         yield trace
-
-
-def gives_logits(heads: bool) -> str:
-    """The name of the fact that a model, or its heads, returned what cannot be probabilities."""
-    return "heads give logits" if heads else "returns logits"
 
 
 def _needs_straight_norms(

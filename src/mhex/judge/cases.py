@@ -113,7 +113,8 @@ class Run:
         self.reader = None if evaluator is None else unwrap(evaluator)  # as it was asked for
         self.evaluator = self.model if self.reader is None else self.reader
         models = (relabelled, evaluator, bundle.model)
-        self._entrances = {unwrap(model): model for model in models if model is not None}
+        # Each in the wrapper that the user gave it in, which may be compiled.
+        self.entrances = {unwrap(model): model for model in models if model is not None}
         for module in {self.model, self.evaluator} if target == "predicted" else {self.evaluator}:
             check_answering(module, "its outputs are judged")
         self.name, self.lost = bundle.name or type(self.model).__name__, lost
@@ -129,20 +130,16 @@ class Run:
         if first is None:
             raise ArgumentError(none_judged(lost))
         self.first, self.prepared = first
-        self.subject = Subject(self.entrance_of(self.model), self.prepared, ids=self.first.ids, outputs=outputs)
+        self.subject = Subject(self.entrances[self.model], self.prepared, ids=self.first.ids, outputs=outputs)
         self.task, self.outputs = task_of_subject(self.subject, task), outputs_of(self.subject)
         self.evaluator_outputs = self.outputs
         if self.evaluator is not self.model:
             inputs = self.evaluator_inputs(*first)
-            self.evaluator_outputs = outputs_of(Subject(self.entrance_of(self.evaluator), inputs, **self.reading))
+            self.evaluator_outputs = outputs_of(Subject(self.entrances[self.evaluator], inputs, **self.reading))
         self._names = bundle.class_names if class_names is None else class_names
         self.target = target if target in ("predicted", "label") else int(self.numbers([target])[0])
         self.skipped: dict[str, set[int]] = {}  # by method, samples whose maps are not finite
         self.cost = {"passes": 0, "saved": 0}  # of metrics; see `Report`
-
-    def entrance_of(self, model: nn.Module) -> nn.Module:
-        """The explained model, evaluator or second model in the wrapper that the user gave it in, maybe compiled."""
-        return self._entrances[model]
 
     @cached_property
     def class_names(self) -> list[str] | None:
@@ -200,7 +197,7 @@ class SampleBatch:
     def __init__(self, run: Run, samples: Samples, prepared: Prepared, progress: bool = False) -> None:
         self.run, self.samples, self.prepared, self.progress = run, samples, prepared, progress
         self.subject = Subject(
-            run.entrance_of(run.evaluator),
+            run.entrances[run.evaluator],
             run.evaluator_inputs(samples, prepared),
             samples.label,
             samples.ids,
@@ -212,7 +209,7 @@ class SampleBatch:
         )
         self.explained = self.subject
         if run.evaluator is not run.model:
-            self.explained = Subject(run.entrance_of(run.model), self.prepared, ids=samples.ids, outputs=run.outputs)
+            self.explained = Subject(run.entrances[run.model], self.prepared, ids=samples.ids, outputs=run.outputs)
         self.digests = digests(samples, self.subject)
         self.keys: list[SampleKey] = list(zip(samples.ids, self.digests, strict=True))
 
@@ -378,7 +375,7 @@ def _maps(batch: SampleBatch, method: MethodRun, classes: Tensor) -> Tensor:
 def _new_maps(batch: SampleBatch, model: nn.Module, method: MethodRun, inputs: Any, classes: Tensor) -> Tensor:
     """Maps by any model of its inputs, which may hold NaN or infinity."""
     run, seed = batch.run, batch.run.seed
-    model = run.entrance_of(model)
+    model = run.entrances[model]
     options: dict[str, Any] = {**run.reading, "outputs": run.outputs}
     if method.control:
         subject = batch.subject

@@ -1,4 +1,4 @@
-"""Small parts that many methods share: tensors without a graph, sums that cancel, and rows through attention."""
+"""Small parts that many methods share: tensors without a graph, sums that cancel, and shares of skip connections."""
 
 import torch
 from torch import Tensor
@@ -28,11 +28,6 @@ def tell_cancelled(trace: Trace, method: str, scores: Tensor, sizes: Tensor) -> 
         "which hide words or patches, or 'conservative-lrp', which takes the scale of a norm as fixed."
     )
     trace.check_later(cancelled, lambda: warn(words))
-
-
-def through_heads(row: Tensor, matrices: Tensor) -> Tensor:
-    """`r mean_h(M_h)`, (B, N), of a row `r` (B, N) and matrices `M` (B, H, N, N), without forming the mean."""
-    return (row[:, None, None, :] @ matrices)[:, :, 0].mean(1)
 
 
 def beyond_skips(trace: Trace, row: Tensor, share: Tensor) -> Tensor:

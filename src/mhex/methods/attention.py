@@ -4,7 +4,6 @@ from torch import Tensor
 
 from mhex.capture import Needs, Trace
 from mhex.errors import ArgumentError
-from mhex.methods._shared import through_heads
 from mhex.registry import register
 
 
@@ -27,9 +26,9 @@ def attention(trace: Trace, *, head: int | None = None) -> Tensor:
         head: Only this head, counted from 0 (heads of self-supervised models often mark distinct parts); None for
             their mean.
     """
-    probabilities = trace.blocks[-1].attention()
+    rows = trace.blocks[-1].through(trace.readout)  # (B, H, N)
     if head is None:
-        return through_heads(trace.readout, probabilities)
-    if not isinstance(head, int) or not 0 <= head < probabilities.shape[1]:
-        raise ArgumentError(f"Expected head from 0 to {probabilities.shape[1] - 1}, but got {head!r}.")
-    return through_heads(trace.readout, probabilities[:, head : head + 1])
+        return rows.mean(1)
+    if not isinstance(head, int) or not 0 <= head < rows.shape[1]:
+        raise ArgumentError(f"Expected head from 0 to {rows.shape[1] - 1}, but got {head!r}.")
+    return rows[:, head]

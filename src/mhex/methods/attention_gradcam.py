@@ -4,7 +4,6 @@ import torch
 from torch import Tensor
 
 from mhex.capture import Needs, Trace
-from mhex.methods._shared import through_heads
 from mhex.registry import register
 
 
@@ -26,4 +25,4 @@ def attention_gradcam(trace: Trace, y: Tensor) -> Tensor:
     spatial = trace.spatial.to(trace.readout.dtype)
     per_key = block.attention_gradient(z_gradient).sum(2)
     weight = torch.einsum("bhj,bj->bh", per_key, spatial) / spatial.sum(1, keepdim=True).clamp_min(1)
-    return through_heads(trace.readout, weight[:, :, None, None] * block.attention()).clamp_min(0)
+    return (weight[..., None] * block.through(trace.readout)).mean(1).clamp_min(0)

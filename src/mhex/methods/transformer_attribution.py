@@ -9,7 +9,7 @@ from torch import Tensor
 from mhex._settings import check_number
 from mhex.capture import Anatomy, Needs, Trace
 from mhex.methods._relevance import attention_relevance, check_gap
-from mhex.methods._shared import beyond_skips, through_heads
+from mhex.methods._shared import beyond_skips
 from mhex.registry import register
 from mhex.relevance import AlphaBeta, Composite, relevance_rules
 from mhex.targets import ResolvedTarget
@@ -81,7 +81,7 @@ def transformer_attribution(
                 if compat == "bert":  # rows of I + ... sum to 1
                     total = 1 + weighted.mean(1).sum(-1)
                     row, share = row / total, share / total
-                row = row + through_heads(row, weighted)
+                row = row + (row[:, None, None] @ weighted)[:, :, 0].mean(1)
             rows.append(beyond_skips(trace, row, share))
     trace.cost["forwards"] += 1
     trace.cost["backwards"] += target.count

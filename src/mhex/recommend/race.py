@@ -303,7 +303,7 @@ class Race:
 
     def _forward(self) -> float:
         """Seconds of a forward pass of one image, the least of some, because the first ones load things."""
-        subject = Subject(self.run.entrance_of(self.run.model), self.run.prepared, outputs=self.run.outputs)
+        subject = Subject(self.run.entrances[self.run.model], self.run.prepared, outputs=self.run.outputs)
         times = [math.inf] if subject.logits.numel() else []
         begun = self.budget.clock()
         while len(times) < _PASSES:

@@ -203,7 +203,7 @@ def test_data_of_the_wrong_kind():
         scaffold.fit((X[:3], Y))
     with pytest.raises(ArgumentError, match=r"image\[None\]"):
         scaffold.confidence_map(X[0], Y[0])
-    with pytest.raises(ArgumentError, match="but got list; make tensors of images"):
+    with pytest.raises(ArgumentError, match="but got list of Image: turn images"):
         scaffold.collaboration([Image.new("RGB", (8, 8))], Y)
 
 
