@@ -83,8 +83,8 @@ def numbers_of(rows: Any, metric: str, columns: Sequence[str]) -> tuple[Tensor, 
     """
     part = rows.filter(pc.equal(rows.column("metric"), metric))
     names = part.column("column").to_pylist()
-    strange, advice = ", ".join(sorted(set(names) - set(columns))), ": it is damaged, or of another version"
-    check_that(not strange, f"the numbers {', '.join(columns)} of {metric!r} in the report", strange, advice)
+    strange, advice = sorted(set(names) - set(columns)), ": it is damaged, or of another version"
+    check_that(not strange, f"the numbers {', '.join(columns)} of {metric!r} in the report", f"{strange[:1]}", advice)
     places = _RowPlaces(part)
     size = (len(places.methods), len(places.ids))
     numbers, presence = torch.full((*size, len(columns)), torch.nan, dtype=torch.float64), torch.zeros(size).bool()
