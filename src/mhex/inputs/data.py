@@ -251,7 +251,7 @@ def labelled_pieces(
         yield from track(_pieces(*labelled_batch(inputs, labels, check), size), "Collaboration", progress)
         return
     inside = f" of {type(inputs[0]).__name__}" if isinstance(inputs, (list, tuple)) and inputs else ""
-    actual, advice = f"{type(inputs).__name__}{inside}", ": turn images and texts into tensors; a loader has own labels"
+    actual, advice = f"{type(inputs).__name__}{inside}", ": turn images and texts into tensors; a loader brings its own"
     check_that(labels is None, "a tensor or a dictionary of arguments beside labels", actual, advice)
     for batch, truth in labelled(track(loader_of(inputs, size), "Collaboration", progress)):
         yield from _pieces(batch, _checked_labels(batch, truth, check), size)
