@@ -314,9 +314,8 @@ class Explainer:
                 flags=flags_of(prepared, trace.logits.detach(), scores, [flag for flag, _ in trace.checks]),
                 reactions=[react for _, react in trace.checks],
             )
-            known = read == "logits" or inventory_of(model, check=False).knows(
-                ("logits", "heads" in preparation.needs.keep)
-            )
+            fact = ("logits", "heads" in preparation.needs.keep)
+            known = read == "logits" or inventory_of(model, check=False).knows(fact)
             steady = not trace.is_random and random_state(model) == seeds
             if known and steady and trace.cost["forwards"] <= _FEW and not is_recording():
                 preparation.answers[batch.modality] = answer.template()

@@ -112,8 +112,7 @@ class Run:
         self.relabelled = None if relabelled is None else unwrap(relabelled)
         self.reader = None if evaluator is None else unwrap(evaluator)  # as it was asked for
         self.evaluator = self.model if self.reader is None else self.reader
-        models = (relabelled, evaluator, bundle.model)
-        # Each in the wrapper that the user gave it in, which may be compiled.
+        models = (relabelled, evaluator, bundle.model)  # in the wrappers that they came in, which may be compiled
         self.entrances = {unwrap(model): model for model in models if model is not None}
         for module in {self.model, self.evaluator} if target == "predicted" else {self.evaluator}:
             check_answering(module, "its outputs are judged")
