@@ -70,18 +70,18 @@ class Explainer:
     Args:
         model: As for `mhex.explain`, like everything else but the inputs and the target.
         method: A name from `mhex.list_methods()`, or `"auto"`.
-        preprocess: From a PIL image to a tensor (C, H, W).
-        window: Values of photos that become black and white.
-        tokenizer: A Hugging Face tokenizer.
-        class_names: Names of the model's outputs.
-        task: `"classification"`, `"multi-label"` or `"regression"`.
-        outputs: `"logits"` or `"probabilities"`.
         seed: For methods that draw random numbers.
         progress: Draw progress bars for long work.
         record: On a GPU, record the work for the third batch of a shape as a CUDA graph, which later batches of that
             shape replay: small batches then take a fraction of the time. A recording keeps the memory of one pass.
             Models with hooks, and methods of several passes, are never recorded. False for models whose forward does
             something that a GPU does not see, such as counting its calls.
+        preprocess: From a PIL image to a tensor (C, H, W).
+        window: Values of photos that become black and white.
+        tokenizer: A Hugging Face tokenizer.
+        class_names: Names of the model's outputs.
+        task: `"classification"`, `"multi-label"` or `"regression"`.
+        outputs: `"logits"` or `"probabilities"`.
         options: Options of the method.
 
     Example:
@@ -96,15 +96,15 @@ class Explainer:
         model: nn.Module | Bundle,
         method: str = AUTO,
         *,
+        seed: int = 0,
+        progress: bool = False,
+        record: bool = True,
         preprocess: Callable[[Any], Tensor] | None = None,
         window: tuple[float, float] | None = None,
         tokenizer: Callable[..., Mapping[str, Any]] | None = None,
         class_names: Sequence[str] | Mapping[int, str] | None = None,
         task: Task | None = None,
         outputs: Outputs | None = None,
-        seed: int = 0,
-        progress: bool = False,
-        record: bool = True,
         **options: Any,
     ) -> None:
         bundle = as_bundle(model)

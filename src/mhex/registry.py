@@ -128,7 +128,7 @@ class Method:
         """Whether it goes back through the model, in the observed pass or in later ones."""
         return re.search(r"\b(B|t|gradient)\b", self.passes) is not None
 
-    @property
+    @functools.cached_property
     def options(self) -> Mapping[str, Any]:
         """Options and their defaults. Methods that read feature maps have the option `layer` in common."""
         parameters = inspect.signature(self.function).parameters.values()
