@@ -98,3 +98,10 @@ def test_packed_projections_that_are_no_linear_layers() -> None:
     assert found.blocks[1].value_projection is None
     assert "value projection" in METHODS["tokentm"].refusal(found)
     assert METHODS["gae"].refusal(found) == ""
+
+
+@pytest.mark.parametrize(("activation", "name"), [("relu", ""), ("gelu", "gelu")])
+def test_the_activation_of_an_encoder_layer_is_named_unless_it_is_relu(activation: str, name: str) -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, activation=activation, batch_first=True)
+    model = nn.Sequential(nn.Flatten(2), nn.Linear(16, 8), layer, nn.Flatten(), nn.Linear(24, CLASSES)).eval()
+    assert find_anatomy(model, prepare(model, torch.rand(2, 3, 4, 4)).batch).activation == name

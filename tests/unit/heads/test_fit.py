@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import mhex
 from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, MhexWarning
+from mhex.heads.fit.logistic import Options, row_weights
 from support.learnable_heads import features, pictures, probe
 
 METHODS = ("ridge", "logistic")
@@ -344,3 +345,9 @@ def test_report_is_readable_and_plain():
     plain = report.to_dict()
     assert plain["method"] == "ridge"
     assert plain["blocks"][1]["name"] == "second"
+
+
+def test_rows_of_a_class_that_does_not_occur_take_no_weight():
+    labels = torch.eye(3, dtype=torch.float64)[[0, 0, 1]]
+    weights = row_weights(labels, Options(binary=False))
+    torch.testing.assert_close(weights, torch.tensor([0.25, 0.25, 0.5], dtype=torch.float64))

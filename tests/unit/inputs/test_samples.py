@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import mhex
 from mhex.errors import ArgumentError, ArgumentTypeError
-from mhex.inputs.data import count_batches, in_batches
+from mhex.inputs.data import count_batches, in_batches, length
 from mhex.inputs.samples import Samples, in_samples, shuffled
 from mhex.judge import evaluation as judging
 from support.tiny_models import pictures, tiny
@@ -301,3 +301,7 @@ def test_a_shared_row_stays_when_samples_are_shuffled() -> None:
 def test_other_numbers_of_rows_are_refused() -> None:
     with pytest.raises(ArgumentError, match="Expected a position_ids for each of 5 samples, but got 2"):
         next(in_samples({**SHARED, "position_ids": torch.zeros(2, 6).long()}, 2))
+
+
+def test_a_number_in_a_dictionary_of_inputs_has_no_rows():
+    assert length({"input_ids": torch.ones(3, 5), "scale": torch.tensor(2.0)}) == 3

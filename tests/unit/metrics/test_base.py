@@ -179,3 +179,10 @@ def test_direction():
     assert AverageDrop().higher_is_better is True
     assert AverageDrop(mode="keep").higher_is_better is False
     assert AverageDrop.higher_is_better is True
+
+
+def test_a_mean_over_correct_samples_leaves_wrong_ones_out():
+    """Rows hold the two areas and whether the whole input was answered rightly."""
+    rows = torch.tensor([[0.2, 0.6, 1.0], [0.8, 0.4, 0.0], [0.4, 0.8, 1.0]])
+    summary = PerturbationAUC().summary(rows)
+    torch.testing.assert_close(summary[3:], torch.tensor([0.3, 0.7]))
