@@ -20,7 +20,7 @@ from mhex.errors import ArgumentError, ArgumentTypeError, MhexError
 from mhex.inputs.photos import is_photo
 from mhex.inputs.prepared import check_dense
 
-BESIDE = ("label", "mask", "rationale", "other", "tiles")  # what data may say of a sample
+BESIDE = ("label", "mask", "rationale", "other", "tiles", "parts")  # what data may say of a sample
 _INPUTS = ("inputs", "image", "images", "text", "texts")
 _PLURAL = {"label": "labels", "mask": "masks"}
 _LABELS = ("labels", "label")

@@ -17,6 +17,7 @@ from mhex._settings import check_count, check_that
 from mhex.errors import ArgumentError, ArgumentTypeError, some_of
 from mhex.inputs.data import BESIDE, Parts, holds_batches, is_sequence, length, parts_of, raw_batches, select
 from mhex.inputs.masks import MaskReader, marked_words
+from mhex.inputs.parts import FORM, InputParts, read_parts
 
 # What metrics need beside inputs, and how items must look that have it.
 FORMS: Mapping[str, tuple[str, str]] = {
@@ -25,6 +26,7 @@ FORMS: Mapping[str, tuple[str, str]] = {
     "rationale": ("a rationale", "{'text': ..., 'rationale': [numbers of the marked words, split at white space]}"),
     "other": ("another class", "{'image': ..., 'label': ..., 'other': another class that is in it, or -1}"),
     "tiles": ("the classes of the cells (tiles)", "{'image': ..., 'tiles': [class of each cell]}"),
+    "parts": ("parts that can be taken away", FORM),
 }
 ALL = ("label", "tiles")  # what every sample must have; one without the others does not count
 PIECE = 2  # images that are judged between two looks at the clock
@@ -43,6 +45,7 @@ class Samples:
     rationale: list[list[int]] | None = None  # of texts: numbers of the words that people marked, sorted
     other: Tensor | None = None  # another class that is in each image, (B,), -1 where there is none
     tiles: Tensor | None = None  # of mosaics: the class of each cell, (B, n * n); see the metric grid-pointing-game
+    parts: list[InputParts | None] | None = None  # what can be taken away from each, and the inputs without it
     names: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # labels and others by name, without number yet
     items: bool = False  # the batch was made here of single items
 
@@ -145,6 +148,7 @@ def _samples(batch: Parts, start: int, read: MaskReader) -> Samples:
         mask=None if masks is None or all(mask is None for mask in masks) else masks,
         rationale=_rationales(batch["rationale"], ids, batch["inputs"]),
         tiles=_tiles(batch["tiles"]),
+        parts=_parts(batch["parts"], ids),
         names={name: column for name, column in classes.items() if isinstance(column, list)},
         items=batch.get("ids") is not None,
         **{name: column for name, column in classes.items() if isinstance(column, Tensor)},
@@ -192,6 +196,13 @@ def _tiles(column: Any) -> Tensor | None:
         return torch.tensor([torch.as_tensor(row).tolist() for row in column])
     except (TypeError, ValueError, RuntimeError) as error:
         raise ArgumentError(f"Expected as many cells (tiles) with a class in every mosaic: {error}.") from error
+
+
+def _parts(column: Any, ids: tuple[int, ...]) -> list[InputParts | None] | None:
+    if column is None:
+        return None
+    parts = [read_parts(value, number) for value, number in zip(column, ids, strict=True)]
+    return None if all(value is None for value in parts) else parts
 
 
 def shuffled(data: Any, seed: int) -> tuple[Any, list[int] | None]:

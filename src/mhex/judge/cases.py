@@ -25,6 +25,7 @@ from mhex.explain import explain
 from mhex.heads.predictors import check_answering
 from mhex.inputs import Prepared, prepare, with_window
 from mhex.inputs.data import select
+from mhex.inputs.parts import InputParts
 from mhex.inputs.prepared import place_of
 from mhex.inputs.samples import Samples, losses_in_words
 from mhex.judge.controls import control
@@ -36,6 +37,7 @@ from mhex.targets import names_of, resolve_target
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _MAIN = "main"  # maps that all metrics read
+PARTS_BATCH = 64  # inputs without some of their parts that are prepared at once
 
 
 SoundSamples = tuple[Samples, Prepared]  # samples that can be judged, and their inputs for the explained model
@@ -243,18 +245,54 @@ class SampleBatch:
         """
         if "mask" not in self.run.needs:
             return None
-        size = tuple(self.subject.batch.pixels.shape[-2:])
+        size = self._check_size([mask for mask in self.samples.mask or () if mask is not None])
         masks = torch.full((len(self.samples.ids), *size), -1, dtype=torch.int8)
-        crops = not isinstance(self.samples.inputs, (Tensor, Mapping))
-        crops = crops and not getattr(self.run.reading["preprocess"], "whole_photo", False)
         for n, mask in enumerate(self.samples.mask or ()):
-            if mask is not None and tuple(mask.shape) != size:
-                advice = "; give masks after preprocessing, because it does not say that it crops nothing"
-                check_that(not crops, f"masks of the size that the model sees, {size}", tuple(mask.shape), advice)
-                mask = F.interpolate(mask[None, None].float(), size=size, mode="nearest-exact")[0, 0].to(mask)
             if mask is not None:
-                masks[n] = mask
+                masks[n] = F.interpolate(mask[None, None].float(), size=size, mode="nearest-exact")[0, 0].to(mask)
         return masks.to(self.subject.device)
+
+    @cached_property
+    def parts(self) -> list[InputParts | None] | None:
+        """Parts of each sample, with masks at the size that the model sees; None if not needed."""
+        if "parts" not in self.run.needs:
+            return None
+        parts = self.samples.parts or [None] * len(self.samples.ids)
+        masks = [value.masks for value in parts if value is not None and value.masks is not None]
+        if not masks:
+            return parts
+        size = self._check_size(masks)
+        return [None if value is None else value.at_size(size) for value in parts]
+
+    def _check_size(self, masks: Sequence[Tensor]) -> tuple[int, int]:
+        """The size that the model sees, (H, W); masks of another one are refused if the preprocessing may crop."""
+        height, width = self.subject.batch.pixels.shape[-2:]
+        size = (int(height), int(width))
+        crops = not isinstance(self.samples.inputs, (Tensor, Mapping))
+        if crops and not getattr(self.run.reading["preprocess"], "whole_photo", False):
+            for mask in masks:
+                advice = "; give masks after preprocessing, because it does not say that it crops nothing"
+                shape = tuple(mask.shape[-2:])
+                check_that(shape == size, f"masks of the size that the model sees, {size}", shape, advice)
+        return size
+
+    def logits(self, inputs: list[Any]) -> Tensor:
+        """Logits (M, C) of the evaluator for other inputs in the form of the samples."""
+        run, chunks = self.run, []
+        for start in range(0, len(inputs), PARTS_BATCH):
+            some: Any = inputs[start : start + PARTS_BATCH]
+            some = torch.stack(some) if isinstance(some[0], Tensor) else some
+            subject = Subject(
+                run.entrances[run.evaluator],
+                some,
+                **run.reading,
+                multi_label=run.task == "multi-label",
+                outputs=run.evaluator_outputs,
+                batch_size=run.inner_batch,
+            )
+            chunks.append(subject.logits)
+            self.subject.passes += subject.passes
+        return torch.cat(chunks)
 
 
 def digests(samples: Samples, subject: Subject) -> tuple[str, ...]:
@@ -265,6 +303,8 @@ def digests(samples: Samples, subject: Subject) -> tuple[str, ...]:
         for column in (samples.label, samples.mask, samples.rationale, samples.other, samples.tiles):
             value = None if column is None else column[n]
             digest.update(repr(value.tolist() if isinstance(value, Tensor) else value).encode())
+        if samples.parts is not None and (parts := samples.parts[n]) is not None:  # rows from before parts stay known
+            digest.update(parts.digest.encode())
         texts.append(digest.hexdigest()[:16])
     return tuple(texts)
 
@@ -346,6 +386,8 @@ def case_of(batch: SampleBatch, method: MethodRun, gaps: Gaps) -> Case:
         mask=batch.masks,
         rationale=[[] for _ in samples.ids] if samples.rationale is None else samples.rationale,
         tiles=samples.tiles,
+        parts=batch.parts,
+        answers=batch.logits,
         again=explained_by(run.model),
         other_class=other_class,
         relabelled=None if run.relabelled is None else explained_by(run.relabelled),

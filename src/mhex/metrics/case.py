@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 
 from mhex.errors import ArgumentError
+from mhex.inputs.parts import InputParts
 from mhex.perturb import ORDERS, Order, PerturbationSweep, Runner, Subject, SweepResult
 
 T = TypeVar("T")
@@ -24,6 +25,8 @@ class Case:
     mask: Tensor | None = None  # segmentation of images, (B, H, W): 1 at the object, 0 elsewhere, -1 to be ignored
     rationale: Sequence[Any] | None = None  # words of texts that people marked; see `mhex.inputs.masks.FORMS`
     tiles: Tensor | None = None  # class of each cell of mosaics, (B, n * n), row by row; see `grid_pointing_game`
+    parts: Sequence[InputParts | None] | None = None  # what can be taken away from each sample; masks at its own size
+    answers: Callable[[list[Any]], Tensor] | None = None  # from other inputs in the form of the data to logits (M, C)
     # From inputs as for `mhex.explain` and classes (B,) to maps by the same method with the same options.
     again: Callable[..., Tensor] | None = None
     other_class: Tensor | None = None  # another class that is in each image, (B,), -1 where there is none

@@ -366,6 +366,7 @@ _NEEDS = {
     "rationale": "the words that people marked",
     "other": "pictures of two classes (data.form side-by-side or mosaic)",
     "tiles": "mosaics (data.form mosaic)",
+    "parts": "parts that can be taken away (truth:NAME has them)",
 }
 
 
@@ -387,6 +388,7 @@ def _has(need: str, part: SuiteData, data: DataEntry) -> bool:
         "tiles": part.form == "mosaic",
         "mask": part.form == "single" and "masks" in data.judged,
         "rationale": part.form == "single" and "rationales" in data.judged,
+        "parts": part.form == "single" and "parts" in data.judged,
     }[need]
 
 

@@ -1,0 +1,75 @@
+"""The list of generated tasks. One decorator adds one; data sets, recipes and benches read it from here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from mhex.lab.truth.scenes import Draws, Scenes
+from mhex.registry import Registry, import_modules
+
+UNKNOWN = 2  # sign of a part of which construction says nothing
+
+
+class Drawn(NamedTuple):
+    """What a task of images makes."""
+
+    scenes: Scenes
+    label: Tensor  # (N,), int64
+    # What construction says of each object, (N, K): 1 for the label, -1 against it, 0 nothing, `UNKNOWN`.
+    signs: Tensor
+    other: Tensor | None = None  # a second class that is in each scene, (N,)
+
+
+class Sentence(NamedTuple):
+    """What a task of texts makes."""
+
+    words: tuple[str, ...]
+    label: int
+    signs: tuple[int | None, ...]  # what construction says of each word
+
+
+@dataclass(frozen=True)
+class Task:
+    """A registered task."""
+
+    name: str  # what users type behind `truth:`
+    make: Callable[..., Any]  # from `Draws` to `Drawn`; of texts from a generator to a `Sentence`
+    title: str
+    classes: tuple[str, ...]
+    family: str  # tasks of one family share what decides
+    kind: Literal["image", "text"] = "image"
+    learnable: bool = True  # False where it is judged with a network of another task
+    network: str = ""  # the task whose networks it is judged with, if not its own
+
+
+TASKS: Registry[Task] = Registry("task")
+
+
+def register_task(name: str, **facts: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register the decorated function as task `name` with the fields of `Task`."""
+
+    def decorate(make: Callable[..., Any]) -> Callable[..., Any]:
+        TASKS.add(name, Task(name, make, **facts))
+        return make
+
+    return decorate
+
+
+def all_tasks() -> dict[str, Task]:
+    """Every task by name; the files of `mhex.lab.truth` are imported on first use."""
+    import_modules("mhex.lab.truth")
+    return TASKS.sorted()
+
+
+def draw_scenes(
+    task: Task, rows: Sequence[int], purpose: int, seed: int = 0, device: Any = "cpu", **options: Any
+) -> Drawn:
+    """Scenes of a task; a scene depends on its row, purpose and the seed alone."""
+    with torch.device(device):
+        drawn: Drawn = task.make(Draws(rows, seed, purpose, device), **options)
+    return drawn

@@ -1,0 +1,39 @@
+"""Truth, rank: are parts ranked as their worth to the model ranks them?"""
+
+import torch
+from torch import Tensor
+
+from mhex.metrics import register_metric
+from mhex.metrics.truth import CLEAR, TRAPS, PartScores, TruthMetric, TruthProtocol, part_means
+
+
+def truth_rank(parts: PartScores) -> Tensor:
+    """Goodman and Kruskal's gamma of mean scores and worth, from -1 to 1, (B,).
+
+    Over the pairs of parts whose worth differs by more than a tenth of the largest; a pair that the map scores equally
+    counts 0. NaN where there is no such pair, or the sample does not count.
+    """
+
+    def gamma(scores: Tensor, members: Tensor, worth: Tensor) -> Tensor:
+        means = part_means(scores, members)
+        steps = worth[:, None] - worth
+        clear = steps > CLEAR * worth.abs().max()
+        return (means[:, None] - means).sign()[clear].mean() if bool(clear.any()) else torch.tensor(torch.nan)
+
+    return parts.each(gamma)
+
+
+@register_metric(
+    "truth-rank",
+    function=truth_rank,
+    title="Are parts ranked as their worth to the model ranks them?",
+    paper="Goodman & Kruskal, JASA 49, 1954 (gamma); worth by intervention",
+    passes="F per part",
+    traps=f"{TRAPS} Maps that only say how much, and not for or against, rank parts against the class wrongly.",
+    data=("parts",),
+    presets={"default": TruthProtocol(), "shapley": TruthProtocol("shapley")},
+)
+class TruthRank(TruthMetric):
+    """Mean over inputs; higher is better."""
+
+    skips = "no two parts of different worth, or the model does not use them as it should"
