@@ -20,7 +20,7 @@ from mhex.lab.truth.scenes import Scenes
 from mhex.lab.truth.task import UNKNOWN, Task, all_tasks, draw_scenes
 from mhex.perturb import generator_for
 
-SIDE = 96
+SIDE = 64
 SPLITS = {"train": 20_000, "val": 1_000, "test": 1_000}  # samples where no limit is given
 _PURPOSES = {"train": 71, "val": 72, "test": 73}  # of random numbers, so that no sample is in two splits
 
