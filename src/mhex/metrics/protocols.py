@@ -72,7 +72,7 @@ class Protocol:
 
 def check_units(reference: str, granularity: str) -> None:
     """Refuse tokens in images, and pixels in texts; patches can be dropped as tokens can."""
-    choices: tuple[str, ...] = ("token", "word") if reference in WORDS else ("pixel", "patch")
+    choices: tuple[str, ...] = ("token", "word") if reference in WORDS else ("pixel", "cell", "patch")
     choices = (*choices, "patch") if reference == "drop" else choices
     listed = f"{', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}"
     expectation, advice = f"granularity {listed} with the reference {reference!r}", f"; {', '.join(WORDS)} are of texts"

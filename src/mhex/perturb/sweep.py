@@ -121,9 +121,10 @@ class PerturbationSweep(Runner[SweepResult]):
 
     References of images are `"black"`, `"zero"`, `"mean"`, `"blur"`, `"impute"`, or `"drop"` (a plain Vision
     Transformer is not given the patch); of texts `"mask_token"`, `"drop"` (the token is deleted) or `"pad"` (it is not
-    attended to). Granularity `"pixel"` ranks the map at the size of the image, `"patch"` the cells of its own grid, or
-    for `"drop"` the patches of the model; texts are ranked by `"token"` or `"word"`. A grid has `"even"` steps, alike
-    for all samples; or `"random"` levels, drawn for each by (seed, id), for areas from few passes: see `random_counts`.
+    attended to). Granularity `"pixel"` ranks the map at the size of the image; `"cell"` its means over 8 x 8 cells, the
+    same for all maps, whatever their resolution; `"patch"` the cells of its own grid, or for `"drop"` the patches of
+    the model; texts are ranked by `"token"` or `"word"`. A grid has `"even"` steps, alike for all samples; or
+    `"random"` levels, drawn for each by (seed, id), for areas from few passes: see `random_counts`.
     """
 
     reference: str = "black"  # what removed means
@@ -141,7 +142,7 @@ class PerturbationSweep(Runner[SweepResult]):
 
     def __post_init__(self) -> None:
         check_choice("the reference", self.reference, (*PIXELS, *WORDS))
-        check_choice("granularity", self.granularity, ("pixel", "patch", "token", "word"))
+        check_choice("granularity", self.granularity, ("pixel", "cell", "patch", "token", "word"))
         check_choice("tie", self.tie, get_args(Tie))
         check_choice("grid", self.grid, get_args(Grid))
         is_count = isinstance(self.steps, int) and self.steps >= 1

@@ -1,4 +1,4 @@
-"""What is ranked and removed: pixels, patches, tokens or words."""
+"""What is ranked and removed: pixels, cells, patches, tokens or words."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +16,7 @@ from mhex.perturb.references import PIXELS, WORDS
 from mhex.perturb.subject import Subject
 
 Tie = Literal["random", "stable"]
+CELLS = 8  # rows and columns of the grid of granularity "cell"
 _SPREAD = 1_000_003  # a prime, so that seeds and numbers of samples do not meet
 _GOLDEN, _FIRST, _SECOND = (n - 2**64 for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
@@ -137,7 +138,7 @@ def at_size(saliency: Tensor, size: tuple[int, int]) -> Tensor:
 def units_of(
     subject: Subject, saliency: Tensor, reference: str, granularity: str, words: Words, pooling: Pooling
 ) -> Units:
-    """What a sweep ranks: pixels, cells of the map's own grid, patches, tokens or words; see `PerturbationSweep`."""
+    """What a sweep ranks: pixels, cells of a grid, patches, tokens or words; see `PerturbationSweep`."""
     if subject.batch.modality == "text":
         check_choice("the reference of texts", reference, WORDS)
         check_choice("granularity of texts", granularity, ("token", "word"))
@@ -145,26 +146,42 @@ def units_of(
     patches = reference != "drop" or granularity == "patch"
     expectation = "granularity 'patch' for the reference 'drop' of images"
     check_that(patches, expectation, repr(granularity), ": whole patches are dropped")
-    right = reference in (*PIXELS, "drop") and granularity in ("pixel", "patch")
+    right = reference in (*PIXELS, "drop") and granularity in ("pixel", "cell", "patch")
     check_that(right, "a reference and a granularity of images", f"{reference!r} and {granularity!r}")
     saliency = check_map(subject, saliency)
     height, width = subject.batch.pixels.shape[-2:]
-    if granularity == "pixel":
+    if granularity == "patch":
+        saliency = _on_patches(subject, saliency) if reference == "drop" else saliency
+        expectation = f"a map whose grid divides images of {height}x{width} for granularity 'patch'"
+        rows, columns = saliency.shape[-2:]
+        check_that(height % rows == width % columns == 0, expectation, f"{rows}x{columns}", "; choose 'pixel'")
+    else:
         saliency = at_size(saliency, (height, width))
-    elif reference == "drop":
-        saliency = _on_patches(subject, saliency)
+        saliency = on_cells(saliency) if granularity == "cell" else saliency
     rows, columns = saliency.shape[-2:]
-    expectation = f"a map whose grid divides images of {height}x{width} for granularity 'patch'"
-    check_that(height % rows == width % columns == 0, expectation, f"{rows}x{columns}", "; choose 'pixel'")
+    down, across = (_cell_of(side, count, saliency.device) for side, count in ((height, rows), (width, columns)))
 
     def spread(removed: Tensor, samples: Tensor) -> Tensor:
         cells = removed.view(-1, rows, columns)
-        if (rows, columns) == (height, width):
-            return cells
-        return cells.repeat_interleave(height // rows, 1).repeat_interleave(width // columns, 2)
+        return cells if (rows, columns) == (height, width) else cells[:, down][:, :, across]
 
     number = torch.full((len(saliency),), rows * columns, device=saliency.device)
     return Units(saliency.flatten(1), number, None, (rows, columns), spread)
+
+
+def _cell_of(side: int, cells: int, device: torch.device) -> Tensor:
+    """The cell of each pixel along a side, (side,), of as even cells as whole pixels allow."""
+    return torch.arange(side, device=device) * cells // side
+
+
+def on_cells(saliency: Tensor) -> Tensor:
+    """Mean over each of 8 x 8 cells of maps (B, H, W), or over fewer of smaller images: (B, rows, columns)."""
+    means = []
+    for side in saliency.shape[-2:]:
+        count = min(CELLS, side)
+        member = F.one_hot(_cell_of(side, count, saliency.device), count).to(saliency)
+        means.append(member / member.sum(0))
+    return torch.einsum("bhw,hr,wc->brc", saliency, *means)
 
 
 def _on_patches(subject: Subject, saliency: Tensor) -> Tensor:

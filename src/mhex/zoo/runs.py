@@ -14,6 +14,8 @@ from mhex.inputs.preprocess import Preprocess
 from mhex.zoo.files import FAILURES, fill, in_one_line, read_weights
 from mhex.zoo.hugging_face import load_classifier, minilm_folder
 from mhex.zoo.shipped import attach_as, load_zoo_model
+from mhex.zoo.small_bert import SOURCE as WORDS
+from mhex.zoo.small_bert import build_small_bert
 
 REPORT = "report.json"
 WEIGHTS = "weights.safetensors"
@@ -43,8 +45,12 @@ def build_network(
                 f"{len(bundle.class_names or ())} classes in their order, and {len(classes)} others came."
             )
         return bundle.model, bundle.tokenizer
-    if kind != "image":
-        raise ArgumentError(f"The data are texts, and {source} has models of images only.")
+    if (kind == "text") != (source == WORDS):
+        raise ArgumentError(
+            f"The data are {kind}s, and {source} has models of {'texts' if source == WORDS else 'images'} only."
+        )
+    if source == WORDS:
+        return build_small_bert(arguments, classes)
     try:
         if source == "timm":
             count = 0 if features else len(classes)

@@ -13,6 +13,8 @@ from mhex.errors import ArgumentError, require, unknown_name
 from mhex.inputs.preprocess import Preprocess
 from mhex.zoo.files import FAILURES, fill, read_weights
 from mhex.zoo.hugging_face import load_classifier, minilm_folder
+from mhex.zoo.small_bert import SOURCE as WORDS
+from mhex.zoo.small_bert import build_small_bert
 
 WEIGHTS = Path(__file__).parent / "weights"  # of the models that travel with the package
 MODELS_VARIABLE = "MHEX_MODELS"
@@ -84,6 +86,8 @@ def load_zoo_model(name: str, folder: Path | None = None) -> Bundle:
         shape = {key: value for key, value in card["arguments"].items() if key != "num_classes"}
         model, tokenizer = load_classifier(minilm_folder(), card["classes"], "text", shape)
         weights = {**model.state_dict(), **weights}
+    elif card.get("source") == WORDS:
+        model, tokenizer = build_small_bert(card["arguments"], card["classes"])
     elif "base" in card:  # the file holds heads for another model
         model = _base(card["base"], name, folder)
         weights = {**model.state_dict(), **weights}

@@ -32,7 +32,7 @@ _CLASHES = {
         **dict.fromkeys(("train.smoothing", "train.early_stopping"), "it needs labels"),
     },
 }
-_SHIPPABLE = ("timm", "minilm", "zoo")  # sources of networks that the zoo can build from a card
+_SHIPPABLE = ("timm", "minilm", "words", "zoo")  # sources of networks that the zoo can build from a card
 SMOKE_SAMPLES = 16
 
 
@@ -85,7 +85,7 @@ class RecipeData(FileSection):
 class RecipeModel(FileSection):
     """What learns."""
 
-    source: Literal["timm", "torchvision", "hf-folder", "minilm", "zoo"]
+    source: Literal["timm", "torchvision", "hf-folder", "minilm", "words", "zoo"]
     architecture: str = ""
     arguments: Mapping[str, Any] = {}
     extra: Mapping[str, Any] = {}

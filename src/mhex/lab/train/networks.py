@@ -12,6 +12,7 @@ from mhex.lab.config.recipe import RecipeModel, TrainingRecipe
 from mhex.lab.datasets import data_entry
 from mhex.zoo.runs import build_network, hf_folder
 from mhex.zoo.shipped import model_names
+from mhex.zoo.small_bert import SOURCE as WORDS
 
 _CLASSIFIERS = ("fc", "classifier", "heads", "head")  # of torchvision and Hugging Face models
 
@@ -32,7 +33,7 @@ def check_architecture(part: RecipeModel) -> None:
         names = model_names() if part.source == "zoo" else _architectures(part.source)
         if name not in names:
             raise unknown_name(f"{part.source} model", name, names)
-    elif not (hf_folder(part.source, name) / "config.json").is_file():
+    elif part.source != WORDS and not (hf_folder(part.source, name) / "config.json").is_file():
         words = "expected a Hugging Face folder with config.json and model.safetensors, absolute or in MHEX_DATA"
         raise ArgumentError(f"{words}, and {str(hf_folder(part.source, name))!r} is none: name another.")
 
