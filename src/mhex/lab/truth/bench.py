@@ -1,0 +1,167 @@
+"""The bench of known evidence: all methods and metrics on the networks of generated tasks, as rows in a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mhex.errors import ArgumentError, unknown_name
+from mhex.judge.evaluation import evaluate
+from mhex.judge.plan import MetricGiven
+from mhex.judge.report import Report
+from mhex.lab.config.recipe import packaged_recipes, read_recipe
+from mhex.lab.datasets import data_entry
+from mhex.lab.truth.judges import TRUTHS, Evidence, Kind, evidence_of
+from mhex.lab.truth.task import Task, all_tasks
+from mhex.zoo import load
+from mhex.zoo.shipped import refuse_missing
+
+PREFIX = "truth-"  # of the names of networks
+# The score of `mhex.recommend` was chosen on these families of tasks. All others tested it.
+CHOOSING = frozenset({"objects", "two-classes", "count", "position", "words"})
+SAMPLES, QUICK_SAMPLES = 40, 4
+_KINDS: Mapping[str, Kind] = {"vit": "ViT", "bert": "text"}
+# Methods that explain an image by hundreds of passes: metrics that explain again leave them out.
+SLOW = frozenset(
+    {"attention-flow", "cdam-integrated", "cdam-smooth", "integrated-gradients", "occlusion", "rise", "scorecam"}
+    | {"shap", "smoothgrad", "vit-cx"}
+)
+_RANDOM: Mapping[str, Any] = {"grid": "random", "steps": 8}
+_BOXES: Mapping[str, Any] = {"sizes": (1, 2, 3), "grid": 8, "count": 40}
+IMAGE_JUDGES: tuple[MetricGiven, ...] = (
+    *("average-drop", "average-drop:mhex", "average-drop:gradcampp", "soft-average-drop", "effective-average-drop"),
+    *("increase-in-confidence", "aopc", "log-odds", "perturbation-auc:quick", "road", "saco", "infidelity"),
+    *(("compactness", ("saco", {"granularity": "cell"}))),
+    *(("insertion", {"reference": name, **_RANDOM}) for name in ("mean", "blur")),
+    *(("deletion", {"reference": name, **_RANDOM}) for name in ("mean", "blur")),
+    *(("insertion", {"reference": name, "granularity": "cell", **_RANDOM}) for name in ("mean", "blur")),
+    *(("fidelity", {"reference": name, "centred": True, **_RANDOM}) for name in ("blur", "mean", "black")),
+    *(
+        ("fidelity", {"reference": name, "granularity": "cell", **_RANDOM, "centred": True})
+        for name in ("blur", "mean", "black")
+    ),
+    *(("box-sensitivity", {"reference": name, **_BOXES}) for name in ("blur", "mean", "black")),
+)
+TEXT_JUDGES: tuple[MetricGiven, ...] = (
+    *("average-drop", "insertion", "deletion", "perturbation-auc", "aopc", "log-odds", "fidelity"),
+    *("comprehensiveness", "comprehensiveness:mask_token", "sufficiency", "sufficiency:mask_token", "saco"),
+    ("fidelity", {"reference": "mask_token"}),
+    ("saco", {"granularity": "word"}),
+)
+EXPLAINING_JUDGES: tuple[MetricGiven, ...] = ("balanced",)  # they explain again, so slow methods are left out
+
+
+@dataclass(frozen=True)
+class TruthNetwork:
+    """A network with a task whose evidence is known."""
+
+    name: str  # of its recipe, and in the zoo
+    task: Task
+    kind: Kind
+
+    @property
+    def label(self) -> str:
+        """What it is called in tables and folders: a network of another task has the task beside it."""
+        return self.name if self.task.learnable else f"{self.name}, {self.task.name}"
+
+    @property
+    def choosing(self) -> bool:
+        """Whether the score of `mhex.recommend` was chosen with it."""
+        return self.task.family in CHOOSING
+
+
+def all_networks() -> list[TruthNetwork]:
+    """Every network of a packaged recipe with each task that it is judged by."""
+    networks, tasks = [], all_tasks()
+    for name, path in packaged_recipes().items():
+        if name.startswith(PREFIX):
+            learned = tasks[read_recipe(path).data.name.removeprefix("truth:")]
+            kinds = [kind for part, kind in _KINDS.items() if part in name.split("-")]
+            judged = [task for task in tasks.values() if learned.name in (task.name, task.network)]
+            networks += [TruthNetwork(name, task, kinds[0] if kinds else "CNN") for task in judged]
+    return networks
+
+
+def networks_by_name(names: Sequence[str]) -> list[TruthNetwork]:
+    """Networks by the names of their recipes, or all of them; unknown ones are refused."""
+    networks = all_networks()
+    known = list(dict.fromkeys(network.name for network in networks))
+    for name in names:
+        if name not in known:
+            raise unknown_name("network of known evidence", name, known)
+    return [network for network in networks if not names or network.name in names]
+
+
+def judge_network(
+    network: TruthNetwork,
+    out: Path,
+    *,
+    samples: int = SAMPLES,
+    device: str = "cpu",
+    judges: Sequence[MetricGiven] | None = None,
+    progress: bool | None = None,
+) -> Report:
+    """Judge all methods on a network, by known evidence and by all metrics; rows that are in the folder stay."""
+    bundle = load(f"zoo:{network.name}")
+    bundle.model.to(device)
+    items = data_entry(f"truth:{network.task.name}").items(limit=samples)
+    default = TEXT_JUDGES if network.kind == "text" else IMAGE_JUDGES
+    metrics = [*TRUTHS, *(default if judges is None else judges)]
+    options: Any = {"out": out, "curves": False, "progress": progress}
+    report = evaluate(bundle, items, "all", metrics, **options)
+    quick = [name for name in report.methods if name not in SLOW and ":" not in name]
+    if judges is None:
+        evaluate(bundle, items, quick, list(EXPLAINING_JUDGES), controls=False, **options)
+    return Report.load(out)
+
+
+def run_bench(
+    out: Path,
+    names: Sequence[str] = (),
+    *,
+    samples: int = SAMPLES,
+    device: str = "cpu",
+    progress: bool | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> list[Evidence]:
+    """Judge networks, each in a folder of its own in `out`; what was broken off goes on.
+
+    Args:
+        out: The folder.
+        names: Of the networks; all by default.
+        samples: Of the test split of each task.
+        device: Where networks run.
+        progress: Draw progress bars, as for `mhex.evaluate`.
+        say: It is called with what is being done.
+    """
+    networks = networks_by_name(names)
+    refuse_missing(dict.fromkeys(f"zoo:{network.name}" for network in networks))
+    evidences = []
+    for place, network in enumerate(networks):
+        say(f"{network.label} ({place + 1} of {len(networks)})")
+        report = judge_network(network, out / folder_of(network), samples=samples, device=device, progress=progress)
+        evidences.append(evidence(report, network))
+        torch.cuda.empty_cache()
+    return evidences
+
+
+def stored_evidence(folder: Path, names: Sequence[str] = ()) -> list[Evidence]:
+    """Read what `run_bench` left in a folder."""
+    networks = [network for network in networks_by_name(names) if (folder / folder_of(network)).is_dir()]
+    if not networks:
+        raise ArgumentError(f"Expected rows of the bench of known evidence in {folder}, but there are none.")
+    return [evidence(Report.load(folder / folder_of(network)), network) for network in networks]
+
+
+def folder_of(network: TruthNetwork) -> str:
+    """The name of the folder of a network's rows."""
+    return f"{network.name}--{network.task.name}"
+
+
+def evidence(report: Report, network: TruthNetwork) -> Evidence:
+    """What is known of the methods in a report of a network."""
+    return evidence_of(report, network.label, network.task.name, network.task.family, network.kind)
