@@ -25,12 +25,15 @@ if TYPE_CHECKING:
     from mhex.lab.suites.stored import SuiteResult
 
 EVERY = "all"
+TRUTH = "truth"
 EXAMPLES = """
 mhex bench --list
 mhex bench gradtoken-segmentation --quick
 mhex bench my-suite.yaml --device cuda --page results.md
 mhex bench all --device cuda --out runs --no-tables
 mhex bench all --from runs --page-folder pages
+mhex bench truth --quick
+mhex bench truth --from runs/truth --page truth.md
 """
 
 
@@ -48,7 +51,12 @@ class Job:
 def command(
     suites: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[SUITE]...", help="Suite files, names of packaged suites, or all.", show_default=False),
+        typer.Argument(
+            metavar="[SUITE]...",
+            help="Suite files, names of packaged suites, or all; or truth: methods and metrics on networks whose "
+            "evidence is known, with names of networks after it if not all are wanted.",
+            show_default=False,
+        ),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="The quick form: few samples, in minutes.")] = False,
     out: Annotated[
@@ -96,6 +104,13 @@ def command(
         raise ArgumentError("Expected --no-tables without pages; make them later with --from.")
     if remark and stored:
         raise ArgumentError("Expected --remark where rows are made; with --from, pages have the remark of their run.")
+    if suites[0] == TRUTH:
+        check_that(page_folder is None and not remark, "--page alone beside truth", "--page-folder or --remark")
+        check_device(device)
+        place = stored or out or Path("out") / "bench" / (f"{TRUTH}-quick" if quick else TRUTH)
+        with _console.stopping(lambda: f"Rows so far are in {place}; the same command goes on from there."):
+            _truth(suites[1:], place, judged=stored is not None, quick=quick, device=device, page=page)
+        return
     with busy("Loading the suites"):
         from mhex.lab.suites.run import Shelf
 
@@ -131,6 +146,34 @@ def command(
         complain(sentence)
     if failed or has_losses:
         raise typer.Exit(_console.LOSSES)
+
+
+def _truth(names: Sequence[str], out: Path, *, judged: bool, quick: bool, device: str, page: Path | None) -> None:
+    """Judge methods and metrics on networks of known evidence, or read their rows; print and write the page."""
+    from mhex.lab.truth import bench
+    from mhex.lab.truth.page import truth_page
+
+    if page is not None:
+        _console.output_folder(page.parent)
+    if judged:
+        evidences = bench.stored_evidence(out, names)
+    else:
+        samples = bench.QUICK_SAMPLES if quick else bench.SAMPLES
+        with _console.without_repeated_warnings():
+            evidences = bench.run_bench(
+                _console.output_folder(out),
+                names,
+                samples=samples,
+                device=device,
+                progress=sys.stderr.isatty(),
+                say=complain,
+            )
+        complain(f"Rows of {len(evidences)} networks are in {out}.")
+    text = truth_page(evidences, f"mhex bench {' '.join([TRUTH, *names])}{' --quick' if quick else ''}")
+    say(text)
+    if page is not None:
+        write_text(text, page)
+        complain(f"Wrote {page}.")
 
 
 def read_suites(names: Sequence[str]) -> dict[str, Suite]:
