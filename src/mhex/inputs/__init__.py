@@ -8,11 +8,12 @@ from torch import Tensor, nn
 from mhex.errors import ArgumentError, ArgumentTypeError
 from mhex.inputs.data import in_batches
 from mhex.inputs.image_batches import check_image, image_batch, photo_batch, with_window
+from mhex.inputs.parts import InputParts
 from mhex.inputs.photos import is_photo
 from mhex.inputs.prepared import Prepared
 from mhex.inputs.texts import text_batch, token_batch
 
-__all__ = ["Prepared", "check_image", "in_batches", "prepare", "with_window"]
+__all__ = ["InputParts", "Prepared", "check_image", "in_batches", "prepare", "with_window"]
 
 
 def prepare(

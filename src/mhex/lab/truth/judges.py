@@ -57,7 +57,9 @@ def evidence_of(report: Report, network: str, task: str, family: str, kind: Kind
     truth, values, rows = {}, {}, {}
     cells = {(cell.metric, cell.method): cell.value for cell in report.summary(resamples=1, outputs="first")}
     for name in report.metrics:
-        table = torch.stack([report.per_image(name)[method] for method in methods], 1)
+        numbers = report.per_image(name)
+        absent = torch.full_like(next(iter(numbers.values())), math.nan)  # a method that was not judged by it
+        table = torch.stack([numbers.get(method, absent) for method in methods], 1)
         if name in TRUTHS:
             truth[name] = table
             continue

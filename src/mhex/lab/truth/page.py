@@ -18,8 +18,8 @@ from mhex.lab.truth.judges import TRUTH, TRUTHS, Evidence, Judged, judge, random
 _PARTS = ("truth-first", "truth-point", "truth-auroc", "truth-rank", "truth-sign")
 ABOUT = (
     "Scenes and sentences are made by a program, and networks learn them. What each part of an input is worth to a "
-    "network is then measured, by taking exactly this part away. So it is known which maps are right, and which metrics "
-    "rank methods as truth does."
+    "network is then measured, by taking exactly this part away. So it is known which maps are right, and which "
+    "metrics rank methods as truth does."
 )
 
 
