@@ -61,8 +61,8 @@ def register_task(name: str, **facts: Any) -> Callable[[Callable[..., Any]], Cal
 
 
 def all_tasks() -> dict[str, Task]:
-    """Every task by name; the files of `mhex.lab.truth` are imported on first use."""
-    import_modules("mhex.lab.truth")
+    """Every task by name; the files of `mhex.lab.truth.tasks` are imported on first use."""
+    import_modules("mhex.lab.truth.tasks")
     return TASKS.sorted()
 
 

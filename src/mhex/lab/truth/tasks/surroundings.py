@@ -4,9 +4,9 @@ import math
 
 import torch
 
-from mhex.lab.truth.objects import KEY_SHAPES
 from mhex.lab.truth.scenes import Draws, any_paint, paints, place, shape_numbers
 from mhex.lab.truth.task import UNKNOWN, Drawn, register_task
+from mhex.lab.truth.tasks.objects import KEY_SHAPES
 
 _RIGHT = 0.75  # share of scenes whose object agrees with the mark
 _CORNERS = (0, 2, 6, 8)  # cells

@@ -1,0 +1,1 @@
+"""Generated tasks: a decorator each; see `mhex.lab.truth.task`."""
