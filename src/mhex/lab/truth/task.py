@@ -62,7 +62,9 @@ def register_task(name: str, **facts: Any) -> Callable[[Callable[..., Any]], Cal
 
 def all_tasks() -> dict[str, Task]:
     """Every task by name; the files of `mhex.lab.truth.tasks` are imported on first use."""
-    import_modules("mhex.lab.truth.tasks")
+    from mhex.lab.truth import tasks
+
+    import_modules(tasks.__name__)
     return TASKS.sorted()
 
 
