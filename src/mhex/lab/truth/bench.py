@@ -23,7 +23,7 @@ from mhex.zoo.shipped import refuse_missing
 PREFIX = "truth-"  # of the names of networks
 # The score of `mhex.recommend` was chosen on these families of tasks. All others tested it.
 CHOOSING = frozenset({"objects", "two-classes", "count", "position", "words"})
-SAMPLES, QUICK_SAMPLES = 40, 4
+SAMPLES, QUICK_SAMPLES = 16, 4
 _KINDS: Mapping[str, Kind] = {"vit": "ViT", "bert": "text"}
 # Methods that explain an image by hundreds of passes: metrics that explain again leave them out.
 SLOW = frozenset(
