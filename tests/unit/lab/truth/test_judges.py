@@ -112,7 +112,7 @@ def network(monkeypatch: pytest.MonkeyPatch) -> TruthNetwork:
     monkeypatch.setattr(bench, "IMAGE_JUDGES", ("saco", ("deletion", {"steps": 4})))
     monkeypatch.setattr(bench, "EXPLAINING_JUDGES", (("balanced", {"draws": 0}),))
     monkeypatch.setattr(bench, "QUICK_SAMPLES", 3)
-    entries = {name: spec for name, spec in bench_methods().items() if name in ("gradcam", "input-x-gradient")}
+    entries = {name: spec for name, spec in bench_methods().items() if name in ("conservative-lrp", "input-x-gradient")}
     monkeypatch.setattr("mhex.judge.plan.all_methods", lambda: entries)
     return entry
 
@@ -130,7 +130,7 @@ def test_the_bench_goes_from_a_network_to_a_page(network: TruthNetwork, tmp_path
     page = (tmp_path / "truth.md").read_text(encoding="utf-8")
     assert page.strip() in printed.output
     assert "| truth-count-redness | The colour of most objects decides | CNN | 3 of 3 | choosing |" in page
-    for name in ("gradcam", "input-x-gradient", "control:random", "saco", "deletion", "balanced", "bag of patches"):
+    for name in ("conservative-lrp", "input-x-gradient", "control:random", "saco", "deletion", "balanced", "bag of patches"):
         assert f"| {name}" in page
     (evidence,) = stored_evidence(tmp_path / "rows")
     place = evidence.methods.index("input-x-gradient")
