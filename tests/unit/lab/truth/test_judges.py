@@ -130,7 +130,8 @@ def test_the_bench_goes_from_a_network_to_a_page(network: TruthNetwork, tmp_path
     page = (tmp_path / "truth.md").read_text(encoding="utf-8")
     assert page.strip() in printed.output
     assert "| truth-count-redness | The colour of most objects decides | CNN | 3 of 3 | choosing |" in page
-    for name in ("conservative-lrp", "input-x-gradient", "control:random", "saco", "deletion", "balanced", "bag of patches"):
+    rows = ("conservative-lrp", "input-x-gradient", "control:random", "saco", "deletion", "balanced", "bag of patches")
+    for name in rows:
         assert f"| {name}" in page
     (evidence,) = stored_evidence(tmp_path / "rows")
     place = evidence.methods.index("input-x-gradient")
