@@ -14,7 +14,7 @@ from mhex._progress import Bar, is_watched, progress_bar
 from mhex._settings import check_seed, check_that
 from mhex.bundle import Bundle
 from mhex.capture import Outputs, find_anatomy
-from mhex.errors import ArgumentError, warn
+from mhex.errors import ArgumentError, CaptureError, MissingExtraError, UnsupportedModelError, warn
 from mhex.inputs import Prepared
 from mhex.inputs.data import count_batches, count_samples
 from mhex.inputs.samples import ALL, Samples, in_samples, look_for, losses_in_words
@@ -26,6 +26,7 @@ from mhex.judge.rows import RowGroup, curve_rows_of, rows_of, unjudged_in
 from mhex.metrics.curve import CurveMetric
 
 NOT_FINITE = "the model's scores are not finite"
+CANNOT = (UnsupportedModelError, CaptureError, MissingExtraError)  # what a method may lack, known when it is tried
 
 
 def evaluate(
@@ -68,7 +69,8 @@ def evaluate(
             `(inputs, label)`, `(inputs, label, mask)`, or dictionaries with `label`, `mask`, `rationale`, `other`.
             Labels are class numbers or names. Masks are tensors, arrays or PIL images, of any size that lies on the
             whole image; see `mhex.inputs.masks` for their values. A sample without one is skipped where one is needed.
-        methods: Names, or pairs of a name and its options; `"all"` for every method that serves the model.
+        methods: Names, or pairs of a name and its options; `"all"` for every method that serves the model; one that
+            finds out at work that it cannot is then left out with a warning.
         metrics: Names, `"name:preset"`, pairs of a name and parts of its protocol, or torchmetrics objects.
         target: The class that is explained: the `"predicted"` one, the `"label"`, a number or a name.
         class_names: Names of the model's outputs; those of the bundle or of the model's configuration if None.
@@ -126,6 +128,7 @@ def evaluate(
         "metrics": [metric.label for metric in metric_list],
         "batch_size": batch_size,
     }
+    refused: dict[str, str] | None = {} if methods == "all" else None
     watched, steps = is_watched(progress), count_batches(data, batch_size, limit)
     size = count_samples(data, run.first.items, limit)
     if folder is not None:
@@ -143,9 +146,14 @@ def evaluate(
                 sound[1],
                 _followed(method_list, bar),
                 metric_list,
+                refused=refused,
                 progress=watched,
                 say=lambda text, span=span: bar.say(f"{span}, {text}"),  # type: ignore[misc]
             )
+    if refused:
+        listed = " ".join(f"{name}: {reason}" for name, reason in refused.items())
+        warn(f"Methods that refuse this model or these inputs are left out. {listed}")
+        check_that(len(refused) < sum(not method.control for method in method_list), "a method that can", "none")
     rows = run.parts.table()
     losses.update(dict.fromkeys(unjudged_in(rows), NOT_FINITE))  # also by an earlier call in the same folder
     count = max((samples.ids[-1], *losses)) + 1
@@ -191,19 +199,23 @@ def judge_batch(
     methods: Iterable[MethodRun],
     metrics: list[MetricRun],
     *,
+    refused: dict[str, str] | None = None,
     progress: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> None:
     """Make the rows of one batch; what is there already is left out, and so is all that only it would need.
 
     Samples for which the model gives NaN or infinity have rows of NaN, and are noted in `run.lost`. A method is taken
-    when the one before it is done. Samples and inputs are as `Run.prepare` gives them. `say` is called with what is at
-    work.
+    when the one before it is done. Samples and inputs are as `Run.prepare` gives them. Methods in `refused` are passed
+    over, and those that cannot explain the model are noted there with the reason; without it, the error is raised.
+    `say` is called with what is at work.
     """
     for name in run.needs.intersection(ALL):
         samples.check(name)
     batch = SampleBatch(run, samples, prepared, progress)
     for method in methods:
+        if refused is not None and method.label in refused:
+            continue
         groups = [RowGroup(batch.keys, method, metric, run.keep_curves) for metric in metrics]
         missing = [
             group.metric
@@ -219,7 +231,12 @@ def judge_batch(
         run.curves.add(chain.from_iterable(map(curve_rows_of, groups)))
         if batch.sound is not None:
             say(f"{method.label}: maps")
-            _judge(batch.sound, method, missing, say)
+            try:
+                _judge(batch.sound, method, missing, say)
+            except CANNOT as error:
+                if refused is None:
+                    raise
+                refused[method.label] = error.reason if isinstance(error, UnsupportedModelError) else str(error)
 
 
 def _judge(batch: SampleBatch, method: MethodRun, metrics: list[MetricRun], say: Callable[[str], None]) -> None:
