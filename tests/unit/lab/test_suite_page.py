@@ -123,7 +123,7 @@ def test_claims_are_tested_on_the_rows(tmp_path: Path) -> None:
     page = suite_page(result)
     assert "### Claims, tested" in page
     assert f"| first | {column} ↑ | gae minus rollout (start_block=2) | {pair.difference:.3g} (" in page
-    assert "are kept by the run. The machine was busy." in page
+    assert "`. The machine was busy." in page
 
 
 @pytest.mark.parametrize(("difference", "higher", "p", "wanted"), [
