@@ -1,6 +1,6 @@
 """Why does GradToken find animals worse than rollout does? Three guesses, each tested on the outlines of pets.
 
-python benchmarks/gradtoken_causes.py                128 test photos of `zoo:pets-vit`, predicted class
+python benchmarks/gradtoken_causes.py --images 300   test photos of `zoo:pets-vit`, predicted class
 
 Do the lower blocks spread relevance too far? Then a matrix that spreads it to the nearest patches alone would help, in
 the place of the mean attention. Is it that the class is wrong? Then it is behind on photos that are classified wrongly.
