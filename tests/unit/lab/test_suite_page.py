@@ -22,7 +22,7 @@ from mhex.lab.suites.run import run_suite
 from mhex.lab.suites.stored import SuiteResult, stored_result
 from mhex.stats.paired_tests import holm
 from support.pairs import paired
-from support.suites import suite_of
+from support.suites import numbers_of, suite_of
 
 SWEEP = {"reference": "zero", "steps": 4}
 MANY = [
@@ -213,6 +213,7 @@ def test_a_page_is_made_from_rows_alone(
 def test_a_reading_stands_above_its_own_numbers_alone(many: tuple[Path, SuiteResult]) -> None:
     numbers = fingerprint(many[1])
     assert f"Fingerprint of the numbers: `{numbers}`." in suite_page(many[1])
+    assert numbers_of(suite_page(many[1])) == numbers, "it is that of the numbers as they are printed"
     for reading_of in ("", "0123456789abcdef"):
         suite = suite_of_words(many[1].suite, reading="Words of a paper.", reading_of=reading_of)
         page = suite_page(replace(many[1], suite=suite))
