@@ -80,22 +80,23 @@ def _plain(command: str) -> str:
     return re.sub(r" --(out|page)[ =]\S+", "", command)
 
 
-def p_text(p: float) -> str:
-    """A p-value as it is printed: no test ever gives 0."""
+def p_text(p: float, bound: bool = False) -> str:
+    """A p-value as it is printed: no test ever gives 0, and the smallest that drawn flips can give is a bound."""
     if p < 1e-300:
         return "< 1e-300"
-    return f"{p:.3f}" if p >= 0.001 else f"{p:.1e}"
+    return f"{'at most ' if bound else ''}{f'{p:.3f}' if p >= 0.001 else f'{p:.1e}'}"
 
 
 def _p(full: Full, name: str) -> str:
-    return p_text(full.outcome.worse[name].corrected)
+    worse = full.outcome.worse[name]
+    return p_text(worse.corrected, worse.at_floor)
 
 
 def _random(full: Full, name: str) -> str:
     one = full.higher[name]
     below = one.mean < 0 and one.corrected < 0.05
     said = "yes" if one.answer == "yes" else "below" if below else "not shown"
-    return f"{said} (p {p_text(one.corrected)})"
+    return f"{said} (p {p_text(one.corrected, one.at_floor)})"
 
 
 def _races(full: Full, answers: Sequence[Mapping[str, Any]]) -> str:

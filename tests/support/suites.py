@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
+import json
+import re
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -69,6 +72,20 @@ def write_suite(path: Path, **changes: Any) -> Path:
 def suite_of(folder: Path, **changes: Any) -> Suite:
     """The suite of `suite_dict`, read from a file in the folder."""
     return read_suite(write_suite(folder / "mine.yaml", **changes))
+
+
+def numbers_of(page: str) -> str:
+    """The fingerprint of the numbers of a page, read from its tables."""
+    numbers: list[list[str]] = []
+    for chapter in page.split("\n## ")[1:]:
+        label, _, text = chapter.partition("\n")
+        for table in re.findall(r"(?:^\|.*\n)+", text.partition("\n### ")[0] + "\n", re.MULTILINE):
+            head, _, *rows = ([cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines())
+            for row in rows:
+                for column, cell in zip(head[1:], row[1:], strict=True):
+                    if column[-1:] in ("\u2191", "\u2193"):
+                        numbers.append([label, row[0], column[:-2], cell.strip("*").removesuffix("\u2020")])
+    return hashlib.sha256(json.dumps(sorted(numbers)).encode()).hexdigest()[:16]
 
 
 def _png(pixels: np.ndarray) -> bytes:

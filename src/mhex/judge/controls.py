@@ -68,6 +68,33 @@ def sobel(subject: Subject, seed: int = 0) -> Tensor:
     return gradient.square().sum(1).sqrt()
 
 
+def first(subject: Subject, seed: int = 0) -> Tensor:
+    """Scores of texts that fall from 1 at the first token to `1 / n` at the last of n: (B, T), 0 at padding.
+
+    Many writers say first what a text is about. The seed is not used.
+    """
+    real, count, place = _places(subject)
+    return ((count + 1 - place) / count).where(real, 0.0)
+
+
+def last(subject: Subject, seed: int = 0) -> Tensor:
+    """Scores of texts that rise from `1 / n` at the first token to 1 at the last of n: (B, T), 0 at padding.
+
+    Reviews end with the verdict. The seed is not used.
+    """
+    real, count, place = _places(subject)
+    return (place / count).where(real, 0.0)
+
+
+def _places(subject: Subject) -> tuple[Tensor, Tensor, Tensor]:
+    """Which tokens are no padding, bool (B, T), how many a text has, (B, 1), and the place of each from 1 on, (B, T).
+
+    Padding does not count, on whichever side it stands, so that a text has the same map alone and in a batch.
+    """
+    real = subject.batch.roles[0].to(subject.device).bool()
+    return real, real.sum(1, keepdim=True), real.long().cumsum(1)
+
+
 @dataclass(frozen=True)
 class Control:
     """A map that is made without the model."""
@@ -77,8 +104,19 @@ class Control:
     modalities: tuple[str, ...] = ("image",)  # what it is defined for
 
 
-_ALL = (Control("random", random, ("image", "text")), Control("gaussian", gaussian), Control("sobel", sobel))
+_ALL = (
+    Control("random", random, ("image", "text")),
+    Control("gaussian", gaussian),
+    Control("sobel", sobel),
+    Control("first", first, ("text",)),
+    Control("last", last, ("text",)),
+)
 CONTROLS: Mapping[str, Control] = MappingProxyType({entry.name: entry for entry in _ALL})
+
+
+def controls_of(modality: str) -> list[str]:
+    """Names of the control maps of `"image"` or `"text"`, in the order of tables."""
+    return [entry.name for entry in CONTROLS.values() if modality in entry.modalities]
 
 
 def control(name: str, subject: Subject, seed: int = 0) -> Tensor:
@@ -87,6 +125,6 @@ def control(name: str, subject: Subject, seed: int = 0) -> Tensor:
         raise unknown_name("control", name, CONTROLS)
     modality = subject.batch.modality
     if modality not in CONTROLS[name].modalities:
-        choices = [entry.name for entry in CONTROLS.values() if modality in entry.modalities]
-        raise ArgumentError(f"The control {name!r} needs images, but got {modality}s; choose {', '.join(choices)}.")
+        kinds, choices = f"{CONTROLS[name].modalities[0]}s", ", ".join(controls_of(modality))
+        raise ArgumentError(f"The control {name!r} needs {kinds}, but got {modality}s; choose {choices}.")
     return CONTROLS[name].make(subject, check_seed("seed", seed))

@@ -74,7 +74,8 @@ def evaluate(
         metrics: Names, `"name:preset"`, pairs of a name and parts of its protocol, or torchmetrics objects.
         target: The class that is explained: the `"predicted"` one, the `"label"`, a number or a name.
         class_names: Names of the model's outputs; those of the bundle or of the model's configuration if None.
-        controls: Judge random, centred and edge maps too, which no method should be worse than.
+        controls: Judge maps too that know nothing, which no method should be worse than: random, centred and edge
+            maps of images; of texts random ones and those of the first and of the last words.
         limit: The most images.
         batch_size: Images that are explained at once.
         inner_batch: The most samples in one pass of a sweep; None for what is good for the device.

@@ -14,7 +14,7 @@ from mhex._settings import check_that
 from mhex.capture import Anatomy, Outputs, has_sigmoids
 from mhex.errors import ArgumentError, ArgumentTypeError, MhexError, unknown_name
 from mhex.heads import heads_of
-from mhex.judge.controls import CONTROLS, PREFIX, is_control
+from mhex.judge.controls import CONTROLS, PREFIX, controls_of, is_control
 from mhex.methods import all_methods, get_method
 from mhex.metrics.base import PerImage
 from mhex.metrics.registry import MetricSpec, all_metrics, get_metric
@@ -120,8 +120,7 @@ def method_runs(methods: str | Iterable[MethodGiven], anatomy: Anatomy, controls
     else:
         runs = [_method_run(entry, anatomy) for entry in ([methods] if isinstance(methods, str) else methods)]
     check_that(bool(runs), "at least one method", "none")
-    names = CONTROLS if anatomy.modality == "image" else ("random",)
-    runs += [MethodRun(f"{PREFIX}{name}") for name in names if controls]
+    runs += [MethodRun(f"{PREFIX}{name}") for name in controls_of(anatomy.modality) if controls]
     _check_once("method", [run.label for run in runs])
     return runs
 

@@ -47,7 +47,9 @@ def _area(result: MaskedResult, threshold: float) -> Tensor:
     paper="Sun & Liò, Multi-Head Explainer, 2025 (EAD)",
     passes="0 beside average-drop",
     traps="That a quarter of the image is right is a guess about objects: small lesions reward wrong maps. Its area "
-    "is measured above another threshold than the one that removes.",
+    "is measured above another threshold than the one that removes. Both depend on the contrast of a map: squared, it "
+    "keeps the order of its pixels and gets another value. For an equal area, judge maps that are 1 at the highest "
+    "quarter and 0 elsewhere; the value is the plain drop then.",
     modalities=("image",),
     presets={"default": WeightedDropProtocol(), "mhex": WeightedDropProtocol(scored="label")},
 )

@@ -66,9 +66,9 @@ def recommend(
 
     One image is explained by every method that serves the model; those too slow for the budget are left out. The others
     are raced by successive halving: in each round all who are left are judged on the same further images, and the
-    better half goes on, the first time after ten images if there is time for them. Random, centred and edge maps take
-    part, and can never be recommended. The predicted class is explained. The race lasts until the budget or the samples
-    are used.
+    better half goes on, the first time after ten images if there is time for them. Control maps, which know nothing,
+    take part, and can never be recommended. The predicted class is explained. The race lasts until the budget or the
+    samples are used.
 
     Args:
         model: A classifier, or a bundle from `mhex.load`.

@@ -15,7 +15,7 @@ from mhex.judge.plan import MetricRun, metric_runs
 from mhex.judge.report import Report
 from mhex.metrics.registry import all_metrics
 from mhex.stats.intervals import resampled
-from mhex.stats.paired_tests import holm, sign_flip
+from mhex.stats.paired_tests import at_floor, holm, sign_flip
 
 WEIGHTS: Mapping[str, float] = {"faithfulness": 0.5, "class_sensitivity": 0.25, "stability": 0.25}
 LEVEL = 0.05
@@ -119,6 +119,11 @@ class Difference:
     p: float  # P of the sign-flip test, two-sided
     corrected: float  # the same corrected (Holm) for all that were tested together
     n: int  # number of images
+
+    @property
+    def at_floor(self) -> bool:
+        """Whether no drawn flip reached the difference, so that both p are upper bounds."""
+        return at_floor(self.p)
 
     @property
     def answer(self) -> str:

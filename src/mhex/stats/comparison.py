@@ -12,7 +12,7 @@ from torch import Tensor
 from mhex._settings import check_that
 from mhex.stats.correlation import mean_ranks
 from mhex.stats.intervals import Summary, bootstrap, resampled
-from mhex.stats.paired_tests import FLIPS, exchange, holm, sign_flip
+from mhex.stats.paired_tests import FLIPS, at_floor, exchange, holm, sign_flip
 
 _FLIPS_PER_PAIR = 50  # so that the correction for many pairs leaves a p that can be small enough
 _EXCHANGED = 20  # so many images change sides with everything computed again; more are told apart by resamples
@@ -36,6 +36,11 @@ class Paired:
     seed: int  # of flips and resamples
     flips: int  # how many were drawn, unless so few images differ that all ways to flip were tried
     resamples: int  # of the bootstrap
+
+    @property
+    def at_floor(self) -> bool:
+        """Whether no drawn flip reached the difference, so that `p` is an upper bound of the true one."""
+        return at_floor(self.p, self.flips)
 
     @property
     def reversed(self) -> Paired:

@@ -1,7 +1,10 @@
 """Correlations of rows, by values and by ranks."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import chain, permutations
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,7 @@ from torch import Tensor
 from mhex._settings import check_that
 
 Values = Tensor | Sequence[float] | NDArray[Any]
+_EVERY_ORDER = 9  # so many values are put in every order
 _NO_SPREAD = 1e-13  # beside the size of the values: what rounding leaves of a constant
 
 
@@ -38,6 +42,28 @@ def _unit(x: Tensor) -> Tensor:
 def rank_correlation(first: Tensor, second: Tensor) -> Tensor:
     """Spearman's rho of rows (..., n) and (..., n), ties sharing a rank; NaN where a row is constant or empty."""
     return correlation(mean_ranks(first), mean_ranks(second))
+
+
+def rank_correlation_p(first: Tensor, second: Tensor) -> float:
+    """Two-sided p of Spearman's rho of values (n,) and (n,): the share of orders of one with a rho as far from 0.
+
+    Exact over all orders of up to nine values; beyond, by Student's t with n - 2 degrees of freedom. NaN where rho is.
+    """
+    rho, n = float(rank_correlation(first, second)), len(first)
+    if math.isnan(rho):
+        return rho
+    if n > _EVERY_ORDER:
+        return float(special.betainc((n - 2) / 2, 0.5, (1 - rho) * (1 + rho)))
+    x, y = (mean_ranks(values) - (n - 1) / 2 for values in (first, second))
+    # Sums of products of ranks are in the order of rho, and equal ones may differ in their last digits.
+    return float(((x[_orders(n)] @ y).abs() >= (x @ y).abs() - 1e-9).double().mean())
+
+
+@cache
+def _orders(n: int) -> Tensor:
+    """All orders of n places, (n!, n)."""
+    places = np.fromiter(chain.from_iterable(permutations(range(n))), dtype=np.int64, count=n * math.factorial(n))
+    return torch.from_numpy(places.reshape(-1, n))
 
 
 def mean_ranks(values: Tensor) -> Tensor:

@@ -82,6 +82,11 @@ def _drawn_ways(flips: int, images: int, part: int, seed: int) -> Iterator[Tenso
         yield torch.randint(0, 2, (min(part, flips - start), images), generator=generator, dtype=torch.float64)
 
 
+def at_floor(p: float, flips: int = FLIPS) -> bool:
+    """Whether p is the smallest that so many drawn flips can give: the true one may be smaller."""
+    return abs(p * (flips + 1) - 1) < 1e-6
+
+
 def holm(p: Sequence[float] | Tensor) -> list[float]:
     """P-values corrected for many comparisons, in the order given; NaN stays NaN and does not count."""
     values = np.asarray(p, dtype=float)

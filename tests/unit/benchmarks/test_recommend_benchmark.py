@@ -108,6 +108,7 @@ def test_p_text() -> None:
     from recommend_page import p_text
 
     texts = ["< 1e-300", "< 1e-300", "0.012", "1.000", "3.2e-07"]
+    assert p_text(0.0027, bound=True) == "at most 0.003"
     assert [p_text(p) for p in (0.0, 1e-310, 0.0123456, 1.0, 3.21e-7)] == texts
 
 

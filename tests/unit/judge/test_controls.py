@@ -9,7 +9,8 @@ import torch
 from scipy import ndimage
 
 from mhex.errors import ArgumentError
-from mhex.judge import CONTROLS, control
+from mhex.judge import control
+from mhex.judge.controls import controls_of
 from mhex.metrics.fidelity import Fidelity, fidelity
 from mhex.perturb import PerturbationSweep, Subject
 from support.models import FAMILIES
@@ -23,7 +24,7 @@ def images(count=3, height=6, width=9, channels=3, ids=None, **options):
     return Subject(model, x, ids=ids, **options)
 
 
-@pytest.mark.parametrize("name", CONTROLS)
+@pytest.mark.parametrize("name", controls_of("image"))
 def test_maps_of_images(name):
     subject = images()
     found = control(name, subject)
@@ -106,7 +107,7 @@ def test_sobel_sees_colours_before_normalisation():
     assert np.allclose(control("sobel", subject).numpy(), wanted, atol=1e-10)
 
 
-def test_texts_have_random_maps_alone():
+def test_random_maps_of_texts():
     family = FAMILIES["hf_bert"]
     inputs = family.inputs(3)
     subject = Subject(family.model(), inputs, ids=[4, 5, 6])
@@ -119,8 +120,36 @@ def test_texts_have_random_maps_alone():
     assert torch.equal(alone[0], found[1, real[1]])
     assert PerturbationSweep("pad", "token", 3)(subject, None, found).units.tolist()
     for name in ("gaussian", "sobel"):
-        with pytest.raises(ArgumentError, match=f"'{name}' needs images, but got texts; choose random"):
+        with pytest.raises(ArgumentError, match=f"'{name}' needs images, but got texts; choose random, first, last"):
             control(name, subject)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_maps_of_position(side):
+    """Scores fall or rise from token to token, whatever padding the batch has, on whichever side."""
+    family = FAMILIES["hf_bert"]
+    inputs = family.inputs(3)
+    if side == "left":
+        inputs = {name: value.flip(1) for name, value in inputs.items()}
+    real = inputs["attention_mask"].bool()
+    assert not bool(real.all()), "the batch should have padding"
+    subject = Subject(family.model(), inputs)
+    for name in ("first", "last"):
+        found = control(name, subject)
+        assert torch.equal(found, control(name, subject, seed=1))
+        assert bool((found[~real] == 0).all())
+        for row, tokens in zip(found, real, strict=True):
+            count = int(tokens.sum())
+            rising = torch.arange(1, count + 1) / count
+            assert torch.allclose(row[tokens], rising.flip(0) if name == "first" else rising)
+
+
+def test_maps_of_position_are_for_texts_alone():
+    for name in ("first", "last"):
+        with pytest.raises(
+            ArgumentError, match=f"'{name}' needs texts, but got images; choose random, gaussian, sobel"
+        ):
+            control(name, images())
 
 
 def test_unknown_control():
@@ -130,7 +159,7 @@ def test_unknown_control():
 
 def test_the_callers_autocast_changes_no_control():
     subject = Subject(tiny("cnn").float(), pictures(2).float())
-    for name in CONTROLS:
+    for name in controls_of("image"):
         wanted = control(name, subject)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             assert torch.equal(control(name, subject), wanted), name

@@ -285,7 +285,7 @@ def test_texts() -> None:
     items = [{"text": text, "label": n % 2} for n, text in enumerate(texts)]
     metrics = ["deletion", "aopc", "compactness", "comprehensiveness"]
     report = mhex.evaluate(model, items, ["gae", "attention"], metrics, tokenizer=tokenizer)
-    assert report.methods == ["gae", "attention", "control:random"]
+    assert report.methods == ["gae", "attention", "control:random", "control:first", "control:last"]
     assert "reference=drop" in report.protocol("deletion:text")
     alone = mhex.evaluate(model, items, ["gae", "attention"], metrics, tokenizer=tokenizer, batch_size=1)
     assert_equal_rows(report, alone)

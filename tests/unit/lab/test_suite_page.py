@@ -17,12 +17,12 @@ from mhex.errors import ArgumentError
 from mhex.judge.rows import explain_seconds
 from mhex.lab.config.suite import ClaimPart, Suite
 from mhex.lab.suites import run as suite_shelf
-from mhex.lab.suites.page import Checked, check_claims, suite_charts, suite_page, write_page
+from mhex.lab.suites.page import Checked, check_claims, fingerprint, suite_charts, suite_page, write_page
 from mhex.lab.suites.run import run_suite
 from mhex.lab.suites.stored import SuiteResult, stored_result
 from mhex.stats.paired_tests import holm
 from support.pairs import paired
-from support.suites import suite_of
+from support.suites import numbers_of, suite_of
 
 SWEEP = {"reference": "zero", "steps": 4}
 MANY = [
@@ -57,6 +57,7 @@ def test_the_page_has_our_numbers_beside_the_published_ones(tmp_path: Path) -> N
     }
     suite = suite_of(tmp_path, published=[published], reading="What follows.", about="What it is.")
     result = run_suite(suite, tmp_path / "out", command="mhex bench mine.yaml")
+    result = replace(result, suite=suite.model_copy(update={"reading_of": fingerprint(result)}))
     page = suite_page(result)
     for words in (
         "# A small suite",
@@ -122,7 +123,7 @@ def test_claims_are_tested_on_the_rows(tmp_path: Path) -> None:
     page = suite_page(result)
     assert "### Claims, tested" in page
     assert f"| first | {column} ↑ | gae minus rollout (start_block=2) | {pair.difference:.3g} (" in page
-    assert "are kept by the run. The machine was busy." in page
+    assert "`. The machine was busy." in page
 
 
 @pytest.mark.parametrize(("difference", "higher", "p", "wanted"), [
@@ -138,6 +139,20 @@ def test_what_a_claim_shows(difference: float, higher: bool, p: float, wanted: s
     pair = replace(paired(rows, rows), difference=difference)
     claim = ClaimPart(words="words", column="deletion", better=("a",), than=("b",))
     assert Checked(claim, "a", "b", pair, p, higher).result == wanted
+
+
+@pytest.mark.parametrize(("p", "adjusted", "words"), [
+    (1 / 10_001, 0.0018, "at most 0.0018"),
+    (2 / 10_001, 0.0018, "0.0018"),
+    (1 / 10_001, 0.0005, "< 0.001"),
+    (0.3, 1.0, "1"),
+    (float("nan"), float("nan"), "nan"),
+])  # fmt: skip
+def test_p_of_a_claim_as_it_is_printed(p: float, adjusted: float, words: str) -> None:
+    rows = torch.rand(9, generator=torch.Generator().manual_seed(0))
+    pair = replace(paired(rows, rows), p=p, flips=10_000)
+    claim = ClaimPart(words="words", column="deletion", better=("a",), than=("b",))
+    assert Checked(claim, "a", "b", pair, adjusted, True).p_text == words
 
 
 def test_claims_of_what_no_table_has_are_refused(tmp_path: Path) -> None:
@@ -191,8 +206,26 @@ def test_a_page_is_made_from_rows_alone(
     again = stored_result(tmp_path / "copied")
     assert again.suite == many[1].suite
     assert suite_page(again) == suite_page(many[1])
-    other = stored_result(tmp_path / "copied", suite_of_words(many[1].suite, reading="Other words."))
-    assert "Other words." in suite_page(other)
+    words = {"reading": "Other words.", "reading_of": fingerprint(again)}
+    assert "Other words." in suite_page(stored_result(tmp_path / "copied", suite_of_words(many[1].suite, **words)))
+
+
+def test_a_reading_stands_above_its_own_numbers_alone(many: tuple[Path, SuiteResult]) -> None:
+    numbers = fingerprint(many[1])
+    assert f"Fingerprint of the numbers: `{numbers}`." in suite_page(many[1])
+    assert numbers_of(suite_page(many[1])) == numbers, "it is that of the numbers as they are printed"
+    for reading_of in ("", "0123456789abcdef"):
+        suite = suite_of_words(many[1].suite, reading="Words of a paper.", reading_of=reading_of)
+        page = suite_page(replace(many[1], suite=suite))
+        assert "Words of a paper." not in page
+        assert "The suite has a reading of other numbers than these, which is left out." in page
+    suite = suite_of_words(many[1].suite, reading="Words of a paper.", reading_of=numbers)
+    report = many[1].reports["tiny-vit"]
+    fewer = replace(many[1], suite=suite, reports={"tiny-vit": report.only(report.methods[:1], report.metrics)})
+    assert "## Reading\n\nWords of a paper." in suite_page(replace(many[1], suite=suite))
+    assert "Words of a paper." not in suite_page(fewer)
+    renamed = replace(many[1], suite=suite, reports={"other": report})
+    assert fingerprint(renamed) != numbers
 
 
 def suite_of_words(suite: Suite, **changes: Any) -> Suite:

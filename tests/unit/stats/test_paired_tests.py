@@ -12,7 +12,7 @@ from mhex.errors import ArgumentError
 from mhex.stats import intervals as resampling
 from mhex.stats import paired_tests as statistics
 from mhex.stats.comparison import all_pairs, marked, pair_tests, ranking
-from mhex.stats.correlation import correlate
+from mhex.stats.correlation import correlate, rank_correlation, rank_correlation_p
 from mhex.stats.intervals import bootstrap, resampled
 from mhex.stats.paired_tests import exchange, holm, sign_flip
 from support.pairs import paired
@@ -44,6 +44,46 @@ def columns(ranks):
     return SimpleNamespace(
         **{name: torch.tensor([getattr(r, name) for r in ranks]).double() for name in vars(ranks[0])}
     )
+
+
+# Spearman
+
+
+@pytest.mark.parametrize(("count", "least"), [(4, None), (5, 1.0), (6, 0.886), (7, 0.786), (9, 0.7)])
+def test_how_high_a_rank_correlation_of_few_values_must_be(count, least):
+    """The critical values at 5 %, two-sided, of the tables of Spearman's rho."""
+    x = torch.arange(count)
+    orders = torch.stack([torch.randperm(count, generator=torch.Generator().manual_seed(k)) for k in range(100)])
+    shown = [abs(float(rank_correlation(x, x)))] if rank_correlation_p(x, x) < 0.05 else []
+    for y in orders[: 100 if count < 9 else 10]:
+        rho, p = abs(float(rank_correlation(x, y))), rank_correlation_p(x, y)
+        assert (p < 0.05) is (least is not None and rho > least - 1e-3)
+        shown += [rho] if p < 0.05 else []
+    assert bool(shown) is (least is not None)
+
+
+def test_p_of_a_rank_correlation_beside_scipy():
+    x, y = draw(6, seed=1), draw(6, seed=2).round(decimals=0)  # with ties
+    exact = stats.permutation_test(
+        (x.numpy(),), lambda a: stats.spearmanr(a, y).statistic, permutation_type="pairings", n_resamples=np.inf
+    )
+    assert rank_correlation_p(x, y) == pytest.approx(exact.pvalue)
+    many = draw(2, 30, seed=3)
+    assert rank_correlation_p(*many) == pytest.approx(stats.spearmanr(*many).pvalue, abs=1e-9)
+    assert math.isnan(rank_correlation_p(x, torch.ones(6)))
+
+
+# The smallest p
+
+
+def test_p_at_the_floor_of_drawn_flips_is_known():
+    far, near = draw(40, seed=5) + 9, draw(40, seed=6) + 0.1
+    zero = torch.zeros(40)
+    assert paired(far, zero).p == pytest.approx(1 / 10_001)
+    assert paired(far, zero).at_floor
+    assert paired(far, zero, flips=99).at_floor
+    assert not paired(near, zero).at_floor
+    assert not paired(far[:8], zero[:8]).at_floor, "all flips of eight images are tried, so p is exact"
 
 
 # Pearson

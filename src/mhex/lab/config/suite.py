@@ -13,7 +13,7 @@ from pydantic import model_validator
 from mhex._schema import build
 from mhex.errors import ArgumentError, MhexError, unknown_name
 from mhex.inputs.photos import check_window
-from mhex.judge.controls import CONTROLS, PREFIX, is_control
+from mhex.judge.controls import PREFIX, controls_of, is_control
 from mhex.judge.plan import MethodGiven, MethodRun, MetricRun, label, metric_runs
 from mhex.lab.config.recipe import packaged_recipes
 from mhex.lab.config.schema import Count, FileSection, NamedFiles, Natural
@@ -170,6 +170,7 @@ class Suite(FileSection):
     published: tuple[PublishedPart, ...] = ()
     claims: tuple[ClaimPart, ...] = ()
     reading: str = ""
+    reading_of: str = ""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -339,7 +340,7 @@ def _check_data(part: SuiteData) -> DataEntry:
 def _check_methods(methods: Sequence[SuiteMethod], data: DataEntry, source: str, key: str) -> set[str]:
     """Check the methods; give their names in tables, with `all` those of every method for such data."""
     fitting = {name for name, method in all_methods().items() if data.kind in method.modalities}
-    controls = {f"{PREFIX}{name}" for name, control in CONTROLS.items() if data.kind in control.modalities}
+    controls = {f"{PREFIX}{name}" for name in controls_of(data.kind)}
     names: list[str] = []
     for place, part in enumerate(methods):
         with at(source, f"{key}[{place}]"):

@@ -1,5 +1,7 @@
 """A suite's result as a page in Markdown: our numbers beside those of papers, claims with their tests, and charts."""
 
+import hashlib
+import json
 import math
 import re
 from collections.abc import Sequence
@@ -16,11 +18,11 @@ from mhex.judge.controls import is_control
 from mhex.judge.page import curve_panels
 from mhex.judge.report import Evaluation, Report
 from mhex.judge.rows import explain_seconds
-from mhex.judge.tables import Cell, Grid, render
+from mhex.judge.tables import DAGGER, Cell, Grid, render
 from mhex.lab.config.suite import ClaimPart, PublishedPart
 from mhex.lab.suites.stored import SuiteResult
 from mhex.stats.comparison import Paired
-from mhex.stats.correlation import rank_correlation
+from mhex.stats.correlation import rank_correlation, rank_correlation_p
 from mhex.stats.paired_tests import holm
 from mhex.viz import save_figure
 from mhex.viz.charts import curve_figure, styles_of
@@ -29,6 +31,7 @@ _FEW = 3  # methods, below which an order says nothing
 _COLUMNS = 4  # of numbers in one table: more do not fit beside each other on a page
 _IMAGES = "images"  # the folder of charts beside a page
 _LEVEL = 0.05  # of the tests of claims
+_PRINTED = 0.001  # smaller p are printed as below it
 _ZERO = re.compile(r"[0.± ]+")
 
 
@@ -63,8 +66,23 @@ def chart_path(result: SuiteResult, label: str) -> str:
 def suite_page(result: SuiteResult) -> str:
     """Write a suite's page, which links charts, where the suite asks for them, as files in a folder `images`."""
     records = {label: result.record["models"][label] for label in result.reports}
-    page = _template().render(result=result, records=records)
+    page = _template().render(result=result, records=records, numbers=fingerprint(result))
     return re.sub(r"\n{3,}", "\n\n", page).strip() + "\n"
+
+
+def fingerprint(result: SuiteResult) -> str:
+    """Name the numbers of a result: sixteen signs that change with any of them, as they stand in its tables.
+
+    Numbers of which neither high nor low is better are left out. A suite's `reading_of` holds that of the numbers which
+    its reading is of, so that a reading never stands above other numbers.
+    """
+    cells = [(label, cell) for label, report in result.reports.items() for cell in report.summary()]
+    numbers = sorted(
+        [label, cell.method, cell.column, cell.text.removesuffix(DAGGER)]
+        for label, cell in cells
+        if cell.higher is not None
+    )
+    return hashlib.sha256(json.dumps(numbers).encode()).hexdigest()[:16]
 
 
 @cache
@@ -113,11 +131,11 @@ def tables(report: Report, cells: Sequence[Cell]) -> str:
 
 def beside(
     published: PublishedPart, cells: Sequence[Cell], seed: int
-) -> tuple[list[str], list[str], dict[tuple[str, str], Cell], list[tuple[str, int, float]]]:
+) -> tuple[list[str], list[str], dict[tuple[str, str], Cell], list[tuple[str, int, float, float]]]:
     """What our numbers and those of a paper have in common; names of columns hold the suite's seed where it is not 0.
 
     Gives the methods and the columns that both have, our cells by method and column, and, of each column with enough
-    methods, their number and the rank correlation of the two orders.
+    methods, their number, the rank correlation of the two orders and its p.
     """
     ours = {(cell.method, without_seed(cell.column, seed)): cell for cell in cells}
     methods = [name for name in published.values if any(method == name for method, _ in ours)]
@@ -128,9 +146,11 @@ def beside(
         common = [name for name in methods if (name, column) in ours and column in published.values[name]]
         pairs = [(ours[name, column].value, float(published.values[name][column])) for name in common]
         pairs = [pair for pair in pairs if not math.isnan(pair[0])]
-        rho = float(rank_correlation(*torch.tensor(pairs, dtype=torch.float64).mT)) if len(pairs) >= _FEW else math.nan
-        if not math.isnan(rho):
-            orders.append((column, len(pairs), rho))
+        if len(pairs) >= _FEW:
+            sides = torch.tensor(pairs, dtype=torch.float64).mT
+            rho = float(rank_correlation(*sides))
+            if not math.isnan(rho):
+                orders.append((column, len(pairs), rho, rank_correlation_p(*sides)))
     return methods, columns, ours, orders
 
 
@@ -144,6 +164,13 @@ class Checked:
     pair: Paired  # of first less second
     adjusted: float  # p corrected (Holm) for all pairs of the claims on one model
     higher: bool  # whether higher is better
+
+    @property
+    def p_text(self) -> str:
+        """The corrected p as it is printed: a bound, where no drawn flip reached the difference."""
+        if self.adjusted < _PRINTED:
+            return f"< {_PRINTED}"
+        return f"{'at most ' if self.pair.at_floor else ''}{self.adjusted:.2g}"
 
     @property
     def result(self) -> str:
