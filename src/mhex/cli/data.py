@@ -65,7 +65,7 @@ def _row(name: str, entry: Any, folder: Path | None) -> dict[str, str | None]:
 @data_app.command(epilog="Examples:\n\n" + EXAMPLES.strip().replace("\n", "\n\n"))
 def get(
     name: Annotated[str, typer.Argument(help="A data set of `mhex data list`, or NAME_64 of a MedMNIST collection.")],
-    given: Annotated[
+    archives: Annotated[
         list[Path] | None,
         typer.Option("--from", metavar="PATH", help="An archive as published, or a folder of its content. Repeatable."),
     ] = None,
@@ -78,17 +78,14 @@ def get(
     They are fetched where their authors publish checksums; others are downloaded by you and given by --from.
     """
     with busy("Loading the data sets"):
-        from mhex.errors import ArgumentError
         from mhex.lab.datasets import data_entry, data_folder
         from mhex.lab.datasets.source import get_data
     entry = data_entry(name)
-    if entry.source is None:
-        raise ArgumentError(f"{entry.title} has no published archives: place its files yourself.")
     folder = data_folder() if out is None else output_folder(out.expanduser())
     with steps(1) as step:
         step(f"Getting {entry.title}")
-        paths = [path.expanduser() for path in given or ()]
-        path, remark = get_data(entry.title, entry.source, paths, folder)
-    for words in filter(None, (remark, entry.source.differs)):
+        paths = [path.expanduser() for path in archives or ()]
+        path, remark = get_data(entry, paths, folder)
+    for words in filter(None, (remark, entry.source and entry.source.differs)):
         complain(f"{name}: {words}.")
     say(f"{name}: {entry.title} ({entry.licence}), in {path}")

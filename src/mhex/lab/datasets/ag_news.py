@@ -30,11 +30,10 @@ TEST = Archive("test.csv", f"{_URL}/test.csv", "d52ea96a97a2d943681189a97654912d
 def _make(originals: Originals, target: Path) -> str:
     """The items of the official test file that the list has, which are known by checksums of title and text."""
     lines = _lines(originals.folder("test.csv") / "test.csv")
-    items = {_checksum(title, text): (int(topic) - 1, title, text) for topic, title, text in lines}
-    rows = originals.by_list("ag_news", items)
-    write_rows(
-        target, rows, lambda row: {**dict(zip(("label", "title", "text"), row[2], strict=True)), "split": row[1]}
-    )
+    items = {
+        _checksum(title, text): {"label": int(topic) - 1, "title": title, "text": text} for topic, title, text in lines
+    }
+    write_rows(target, originals.by_list("ag_news", items), lambda row: {**row[2], "split": row[1]})
     return ""
 
 

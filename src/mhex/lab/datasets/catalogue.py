@@ -13,7 +13,7 @@ from mhex.lab.datasets.sets import Items, PhotoSet, TextSet
 from mhex.lab.datasets.source import Source
 
 AnySet = PhotoSet | TextSet  # the sets with one class for each sample, which a recipe can learn from
-Task = Literal["classes", "ordered classes", "several classes", "pixels", "values"]
+Task = Literal["classes", "ordered classes", "several classes", "pixels", "values", "nodes"]
 Loader = TypeVar("Loader", bound=Callable[..., Any])
 
 
@@ -30,7 +30,7 @@ class DataEntry:
     form: str  # in which form the file holds it
     files: str  # what to place in the data folder
     source: Source | None = None  # how to get it
-    kind: Literal["image", "text", "graph"] = "image"
+    kind: Literal["image", "text"] = "image"
     task: Task = "classes"  # what is known of each sample
     train: str | None = "train"  # split to learn from; None where all of it is for judging
     validation: str | None = "val"  # split to choose by; None where there is none

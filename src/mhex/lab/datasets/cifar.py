@@ -18,7 +18,7 @@ from mhex.lab.datasets import files
 from mhex.lab.datasets.archives import Archive
 from mhex.lab.datasets.catalogue import register_data
 from mhex.lab.datasets.sets import ImageSet
-from mhex.lab.datasets.source import Originals, Source, copy, encoded, write_rows
+from mhex.lab.datasets.source import Originals, Source, copy, encode, write_rows
 
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 PIXELS = 3 * 32 * 32
@@ -59,7 +59,7 @@ def _make(originals: Originals, target: Path) -> str:
 
     def make(row: tuple[str, int, files.Array]) -> dict[str, object]:
         photo = Image.fromarray(np.ascontiguousarray(row[2]))
-        return {"image": encoded(photo, QUALITY), "label": row[1], "split": row[0]}
+        return {"image": encode(photo, QUALITY), "label": row[1], "split": row[0]}
 
     write_rows(target, rows, make)
     return ""

@@ -23,7 +23,8 @@ CORA_FILES = tuple(f"ind.cora.{part}" for part in ("x", "tx", "allx", "y", "ty",
     source=Source(
         "https://github.com/kimiyoung/planetoid", CORA_FOLDER, (Archive("planetoid-master.zip"),), copy(*CORA_FILES)
     ),
-    kind="graph",
+    task="nodes",
+    train=None,
 )
 def load_cora(split: str = "train", *, limit: int | None = None) -> NoReturn:
     """Refuse to load: the files are placed for torch-geometric, and mhex has no data sets of graphs."""

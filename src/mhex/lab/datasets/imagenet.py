@@ -19,7 +19,7 @@ from mhex.lab.datasets import files
 from mhex.lab.datasets.archives import Archive
 from mhex.lab.datasets.catalogue import register_data
 from mhex.lab.datasets.sets import ImageSet, PhotoSet, TwoClassSet
-from mhex.lab.datasets.source import Originals, Source, encoded, read_photo, write_rows
+from mhex.lab.datasets.source import Originals, Source, encode, read_photo, write_rows
 
 Embed = Callable[[Sequence[str]], Tensor]
 IMAGENET_FOLDER = "imagenet"
@@ -80,7 +80,7 @@ def _make_photos(originals: Originals, target: Path) -> str:
     """The photos of the list, cut to squares."""
 
     def make(row: tuple[str, str, Path]) -> dict[str, object]:
-        return {"name": row[0], "image": encoded(files.fitted(read_photo(row[2]), 256, "crop"), quality=90)}
+        return {"name": row[0], "image": encode(files.fitted(read_photo(row[2]), 256, "crop"), quality=90)}
 
     write_rows(target, originals.by_list("photos", originals.photos()), make)
     return ""

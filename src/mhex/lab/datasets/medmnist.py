@@ -18,7 +18,7 @@ from mhex.lab.datasets import files
 from mhex.lab.datasets.archives import Archive
 from mhex.lab.datasets.catalogue import register_data
 from mhex.lab.datasets.sets import ImageSet
-from mhex.lab.datasets.source import Originals, Source, encoded, read_photo, split_list, write_rows
+from mhex.lab.datasets.source import Originals, Source, encode, read_photo, split_list, write_rows
 
 SIZES = (28, 64, 128, 224)
 SPLITS = ("train", "val", "test")
@@ -92,7 +92,7 @@ def _make_blood(originals: Originals, target: Path) -> str:
         x, y = (photo.width - 200) // 2, (photo.height - 200) // 2
         square = photo.crop((x, y, x + 200, y + 200)).resize((96, 96), Image.Resampling.BICUBIC)
         label = BLOOD_FOLDERS.index(path.parent.name)
-        return {"name": name, "image": encoded(square, BLOOD_QUALITY), "label": label, "split": split}
+        return {"name": name, "image": encode(square, BLOOD_QUALITY), "label": label, "split": split}
 
     write_rows(target, originals.by_list("blood", photos), make)
     return ""
@@ -141,7 +141,7 @@ def _make_pneumonia(originals: Originals, target: Path) -> str:
     """The published archive, of whose split train the images of the list are kept."""
     path = originals.folder(target.name) / target.name
     counts = _checked_counts(path, SPLITS, 1)
-    arrays = {
+    arrays: dict[str, Any] = {
         f"{part}_{kind}": files.array_rows(path, f"{part}_{kind}", range(count))
         for part, count in counts.items()
         for kind in ("images", "labels")

@@ -15,7 +15,7 @@ from mhex.lab.datasets.archives import Archive
 from mhex.lab.datasets.catalogue import register_data
 from mhex.lab.datasets.files import data_file, decode_images, fitted, opened_image, pick_rows, read_columns, wrong_file
 from mhex.lab.datasets.sets import ImageSet
-from mhex.lab.datasets.source import Originals, Source, encoded, read_photo, write_rows
+from mhex.lab.datasets.source import Originals, Source, encode, read_photo, write_rows
 
 PETS_FILE = "pets.parquet"
 SPECIES = ("cat", "dog")
@@ -54,15 +54,15 @@ def _make(originals: Originals, target: Path) -> str:
     if wrong := [line for line in lines if len(line) != 4 or not all(word.isdecimal() for word in line[1:])]:
         words = f"Lines of list.txt should be a name and the numbers of breed, species and photo, and {wrong[0]} came"
         raise wrong_file(words, originals.source.advice)
-    known = {name: (int(breed) - 1, int(species) - 1) for name, breed, species, _ in lines}
-    complete = {name: known[name] for name in known if name in photos and name in trimaps}
+    labels = {name: (int(breed) - 1, int(species) - 1) for name, breed, species, _ in lines}
+    complete = {name: labels[name] for name in labels if name in photos and name in trimaps}
 
     def make(row: tuple[str, str, tuple[int, int]]) -> dict[str, object]:
         name, split, (breed, species) = row
         with opened_image(trimaps[name], trimaps[name].name) as image:
             trimap = fitted(image.convert("L"), SIDE, "squash", nearest=True)
         photo = fitted(read_photo(photos[name]), SIDE, "squash")
-        images = {"image": encoded(photo, QUALITY), "trimap": encoded(trimap)}
+        images = {"image": encode(photo, QUALITY), "trimap": encode(trimap)}
         return {"name": name, **images, "breed": breed, "species": species, "split": split}
 
     write_rows(target, originals.by_list("pets", complete), make)

@@ -18,7 +18,7 @@ from mhex.lab.datasets.archives import Archive
 from mhex.lab.datasets.catalogue import register_data
 from mhex.lab.datasets.imagenet import synset_places
 from mhex.lab.datasets.sets import VOID, PhotoSet, SegmentationSet
-from mhex.lab.datasets.source import Originals, Source, copy, encoded, read_photo, write_rows
+from mhex.lab.datasets.source import Originals, Source, copy, encode, read_photo, write_rows
 
 VOC_FOLDER = "VOCdevkit/VOC2012"
 VOC_SPLITS = ("train", "val")
@@ -113,7 +113,7 @@ def _voc_classes(values: files.Bytes, name: str) -> files.Bytes:
 
 
 def _make_camvid(originals: Originals, target: Path) -> str:
-    """All frames, from maps in colours (``NAME_L.png``) or from maps of 11 classes in folders such as ``trainannot``."""
+    """All frames, with maps in colours (``NAME_L.png``) or maps of 11 classes in folders such as ``trainannot``."""
     photos, maps = originals.photos(lambda path: not _is_map(path)), originals.photos(_is_map)
     maps = {name.removesuffix("_L"): path for name, path in maps.items()}
 
@@ -121,7 +121,7 @@ def _make_camvid(originals: Originals, target: Path) -> str:
         name, split, path = row
         photo = read_photo(path).resize(CAMVID_SIZE, Image.Resampling.BICUBIC)
         mask = _camvid_classes(maps[name]).resize(CAMVID_SIZE, Image.Resampling.NEAREST)
-        return {"name": name, "image": encoded(photo, CAMVID_QUALITY), "mask": encoded(mask), "split": split}
+        return {"name": name, "image": encode(photo, CAMVID_QUALITY), "mask": encode(mask), "split": split}
 
     rows = originals.by_list("camvid", {name: path for name, path in photos.items() if name in maps})
     write_rows(target, rows, make)

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from PIL import Image
 
@@ -20,6 +20,9 @@ from mhex.errors import ArgumentError, require
 from mhex.inputs.photos import plain_rgb
 from mhex.lab.datasets import files
 from mhex.lab.datasets.archives import PLAIN, Archive, fetch, unpack
+
+if TYPE_CHECKING:
+    from mhex.lab.datasets.catalogue import DataEntry
 
 SPLITS_FOLDER = Path(__file__).parent / "splits"
 Entry = TypeVar("Entry")
@@ -84,8 +87,8 @@ class Originals:
         rows = split_list(name)
         if missing := [key for key, _ in rows if key not in entries]:
             raise files.DataMissingError(
-                f"{len(missing)} of {len(rows)} samples of {self.title} are not in these files, such as {missing[0]!r}: "
-                f"they are incomplete, or of another data set; {self.source.advice}."
+                f"{len(missing)} of {len(rows)} samples of {self.title} are not in these files, such as "
+                f"{missing[0]!r}: they are incomplete, or of another data set; {self.source.advice}."
             )
         return [(key, split, entries[key]) for key, split in rows]
 
@@ -128,7 +131,7 @@ def read_photo(path: Path) -> Image.Image:
         return plain_rgb(photo, name=path.name)
 
 
-def encoded(image: Image.Image, quality: int | None = None) -> bytes:
+def encode(image: Image.Image, quality: int | None = None) -> bytes:
     """An image as JPEG of some quality, or as PNG."""
     buffer = io.BytesIO()
     if quality is None:
@@ -138,44 +141,46 @@ def encoded(image: Image.Image, quality: int | None = None) -> bytes:
     return buffer.getvalue()
 
 
-def get_data(title: str, source: Source, given: Sequence[Path], folder: Path) -> tuple[Path, str]:
+def get_data(entry: "DataEntry", paths: Sequence[Path], folder: Path) -> tuple[Path, str]:
     """Make the file of a data set of its archives.
 
     Args:
-        title: What the data set is called.
-        source: Where it comes from.
-        given: Archives, or folders with them or with their content; without any, archives are fetched.
+        entry: The data set.
+        paths: Archives, or folders with them or with their content; without any, archives are fetched.
         folder: The data folder.
 
     Returns:
         The file or folder that was made, and a remark, which may be empty.
     """
-    target = folder / source.target
+    title, source = entry.title, entry.source
+    if source is None:
+        raise ArgumentError(f"There is nothing to get of {title}: no archives of it are published.")
     if source.make is None:
-        raise ArgumentError(f"{title} is not made by a command: get it from {source.page}, and place {target}.")
-    if present := source.place(folder):
         raise ArgumentError(
-            f"{present} is there already: remove it to make it anew, or choose another folder by --out."
+            f"{title} is not made by a command: get it from {source.page}, and place it in the data folder as "
+            f"{entry.files.replace('`', '')}."
         )
-    if not given and not source.fetchable:
+    if present := source.place(folder):
+        raise ArgumentError(f"{present} is there already: remove it to make it anew, or name another folder by --out.")
+    if not paths and not source.fetchable:
         raise ArgumentError(f"{title} cannot be fetched by a command: {source.advice}, and give it by --from.")
-    if missing := [path for path in given if not path.exists()]:
+    if missing := [path for path in paths if not path.exists()]:
         raise ArgumentError(f"There is no file or folder {str(missing[0])!r}: check what --from names.")
-    folders = [path for path in given if path.is_dir()]
+    folders = [path for path in paths if path.is_dir()]
     inside = [place / archive.name for place in folders for archive in source.archives]
-    archives = [path for path in given if path.is_file()]
+    archives = [path for path in paths if path.is_file()]
     archives += [path for path in inside if path.is_file() and path.suffix not in PLAIN]
-    with folder_aside(folder / f".{target.name}.partial") as aside:
-        unpacked, fetched = aside / "originals", aside / "fetched"
-        unpacked.mkdir()
-        fetched.mkdir()
-        if not given:
+    with folder_aside(folder / f".{Path(source.target).name}.partial") as aside:
+        content, downloads = aside / "originals", aside / "fetched"
+        content.mkdir()
+        downloads.mkdir()
+        if not paths:
             advice = f"{source.advice}, and give it by --from"
-            archives = [fetch(archive, fetched, advice) for archive in source.archives]
+            archives = [fetch(archive, downloads, advice) for archive in source.archives]
         for path in archives:
-            unpack(path, unpacked)
-        made = aside / target.name
-        remark = source.make(Originals(title, source, [unpacked, *folders]), made)
+            unpack(path, content)
+        target, result = folder / source.target, aside / Path(source.target).name
+        remark = source.make(Originals(title, source, [content, *folders]), result)
         target.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(made, target)
+        os.replace(result, target)
     return target, remark
