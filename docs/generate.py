@@ -168,16 +168,29 @@ def metric_page(metric: MetricSpec) -> str:
 def data_table() -> str:
     """One Markdown row per data set, and what to cite."""
     rows = [
-        "| name | data set | place in the folder `MHEX_DATA` | splits | of each sample | judged by | licence | cite |",
-        "|---|---|---|---|---|---|---|---|",
+        "| name | data set | place in the folder `MHEX_DATA` | `mhex data get` | splits | of each sample | judged by "
+        "| licence | cite |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     cited = list(dict.fromkeys(entry.citation for entry in CATALOGUE.values()))
     for name, entry in CATALOGUE.items():
         rows.append(
-            f"| `{name}` | {entry.title}: {entry.form} | {entry.files} | {_splits(entry)} | {entry.kind}, {entry.task} "
-            f"| {entry.judged} | {entry.licence} | [{cited.index(entry.citation) + 1}] |"
+            f"| `{name}` | {entry.title}: {entry.form} | {entry.files} | {_way(entry)} | {_splits(entry)} "
+            f"| {entry.kind}, {entry.task} | {entry.judged} | {entry.licence} | [{cited.index(entry.citation) + 1}] |"
         )
     return "\n".join([*rows, "", *(f"{place}. {words}" for place, words in enumerate(cited, 1))])
+
+
+def _way(entry: DataEntry) -> str:
+    """How `mhex data get` comes by it."""
+    source = entry.source
+    if source is None:
+        return ""
+    if source.make is None:
+        return f"no: [published]({source.page})"
+    if source.fetchable:
+        return f"fetches it: [published]({source.page})"
+    return f"from [published]({source.page}) {', '.join(f'`{archive.name}`' for archive in source.archives)}"
 
 
 def _splits(entry: DataEntry) -> str:

@@ -13,7 +13,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mhex.errors import ArgumentError
+from mhex.errors import ArgumentError, MhexError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -26,6 +26,8 @@ def writing(path: str | PathLike[str], advice: str = "make room, or choose anoth
     """Turn the system's refusal to write a path into an `ArgumentError` of one sentence, with advice."""
     try:
         yield
+    except MhexError:  # that of missing data is an OSError, too
+        raise
     except OSError as error:
         raise ArgumentError(f"Cannot write to {path}: {error.strerror or error}; {advice}.") from error
 

@@ -24,6 +24,7 @@ WRITES = {"save_file", "write_table", "savefig", "save_pretrained", "to_csv", "c
 ASIDE = {  # where a folder or name aside is written to, or a buffer in memory
     *("_files.py", "judge/store.py", "viz/canvas.py"),
     *("lab/train/checkpoint.py", "lab/train/run.py"),
+    *("lab/datasets/archives.py", "lab/datasets/source.py", "lab/datasets/medmnist.py"),
 }
 
 

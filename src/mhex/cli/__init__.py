@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from mhex.cli import bench, demo, explain, lists, recommend, report, train
+from mhex.cli import bench, data, demo, explain, lists, recommend, report, train
 from mhex.cli._console import STOPPED, complain, warning_lines
 from mhex.errors import MhexError
 
@@ -101,6 +101,7 @@ app.command("methods")(lists.methods)
 app.command("metrics")(lists.metrics)
 app.command("report", epilog=_epilog(report.EXAMPLES))(report.command)
 app.add_typer(lists.models_app, name="models")
+app.add_typer(data.data_app, name="data")
 app.command("bench", epilog=_epilog(bench.EXAMPLES))(bench.command)
 app.command("recommend", epilog=_epilog(recommend.EXAMPLES))(recommend.command)
 app.command("train", epilog=_epilog(train.EXAMPLES))(train.command)

@@ -20,7 +20,9 @@ def test_methods_are_those_of_the_registry(run: Run) -> None:
 
 
 @pytest.mark.parametrize("width", [80, 100])
-@pytest.mark.parametrize("command", [("methods",), ("metrics",), ("models",), ("bench", "--list"), ("train", "--list")])
+@pytest.mark.parametrize(
+    "command", [("methods",), ("metrics",), ("models",), ("bench", "--list"), ("train", "--list"), ("data", "list")]
+)
 def test_lists_fit_a_terminal_and_break_no_name(
     run: Run, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], width: int
 ) -> None:

@@ -1,11 +1,14 @@
 """AG News: short news items of four topics. torchvision has no data sets of texts."""
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
 from mhex.lab.datasets import files
+from mhex.lab.datasets.archives import Archive
 from mhex.lab.datasets.catalogue import register_data
 from mhex.lab.datasets.sets import TextSet
+from mhex.lab.datasets.source import Originals, Source, copy, write_rows
 
 AG_NEWS_FILE, AG_NEWS_FULL_FILE, AG_NEWS_FOLDER = "ag_news.parquet", "ag_news_full.parquet", "ag_news"
 AG_NEWS_CLASSES = ("World", "Sports", "Business", "Sci/Tech")
@@ -18,6 +21,24 @@ FACTS: dict[str, Any] = {
     "kind": "text",
     "answers": "topic",
 }
+PAGE = "https://github.com/mhjabreel/CharCnn_Keras/tree/master/data/ag_news_csv"
+_URL = "https://raw.githubusercontent.com/mhjabreel/CharCnn_Keras/master/data/ag_news_csv"
+TRAIN = Archive("train.csv", f"{_URL}/train.csv", "b1a00f826fdfbd249f79597b59e1dc12")
+TEST = Archive("test.csv", f"{_URL}/test.csv", "d52ea96a97a2d943681189a97654912d")
+
+
+def _make(originals: Originals, target: Path) -> str:
+    """The items of the official test file that the list has, which are known by checksums of title and text."""
+    lines = _lines(originals.folder("test.csv") / "test.csv")
+    items = {
+        _checksum(title, text): {"label": int(topic) - 1, "title": title, "text": text} for topic, title, text in lines
+    }
+    write_rows(target, originals.by_list("ag_news", items), lambda row: {**row[2], "split": row[1]})
+    return ""
+
+
+def _checksum(title: str, text: str) -> str:
+    return hashlib.sha256(f"{title} {text}".encode()).hexdigest()[:8]
 
 
 @register_data(
@@ -25,6 +46,7 @@ FACTS: dict[str, Any] = {
     **FACTS,
     form="7,043 items drawn from the official test file",
     files="`ag_news.parquet`: label, title, text, split",
+    source=Source(PAGE, AG_NEWS_FILE, (TEST,), _make),
 )
 def load_ag_news(split: str = "train", *, limit: int | None = None, file: str = AG_NEWS_FILE) -> TextSet:
     """Load AG News, splits train, val and test; or ``"ag_news_full.parquet"``, splits train and test."""
@@ -40,6 +62,7 @@ def load_ag_news(split: str = "train", *, limit: int | None = None, file: str = 
     form="as published: 120,000 items to learn from, 7,600 to judge by",
     files="`ag_news/train.csv` and `test.csv` as published; or `ag_news/data/*.parquet` of the Hugging Face hub; or "
     "`ag_news_full.parquet`: label, title, text, split",
+    source=Source(PAGE, AG_NEWS_FOLDER, (TRAIN, TEST), copy("train.csv", "test.csv"), others=(AG_NEWS_FULL_FILE,)),
     validation=None,
 )
 def load_ag_news_full(split: str = "train", *, limit: int | None = None) -> TextSet:
@@ -76,10 +99,15 @@ def _text_set(texts: list[str], labels: list[int], split: str) -> TextSet:
 
 
 def _published(path: Path) -> list[tuple[str, int]]:
-    """Items of a published table without a heading: topic 1..4, title, text."""
+    """Texts and labels of a published table."""
+    return [(f"{title} {text}".strip(), int(topic) - 1) for topic, title, text in _lines(path)]
+
+
+def _lines(path: Path) -> list[list[str]]:
+    """Lines of a published table without a heading: topic 1..4, title, text."""
     lines = files.csv_lines(path, files.PUBLISHED)
     wrong = next((line for line in lines if len(line) != 3 or line[0] not in ("1", "2", "3", "4")), None)
     if wrong is not None or not lines:
         words = f"Lines of {path.name} should be a topic 1..4, a title and a text, and {wrong} came"
         raise files.wrong_file(words, f"{files.PUBLISHED}, which has no heading")
-    return [(f"{title} {text}".strip(), int(topic) - 1) for topic, title, text in lines]
+    return lines

@@ -10,9 +10,10 @@ from mhex.errors import ArgumentError, unknown_name
 from mhex.lab.datasets.files import data_folder
 from mhex.lab.datasets.personal import is_text, load_csv, load_folder
 from mhex.lab.datasets.sets import Items, PhotoSet, TextSet
+from mhex.lab.datasets.source import Source
 
 AnySet = PhotoSet | TextSet  # the sets with one class for each sample, which a recipe can learn from
-Task = Literal["classes", "ordered classes", "several classes", "pixels", "values"]
+Task = Literal["classes", "ordered classes", "several classes", "pixels", "values", "nodes"]
 Loader = TypeVar("Loader", bound=Callable[..., Any])
 
 
@@ -28,6 +29,7 @@ class DataEntry:
     citation: str  # the publication to cite
     form: str  # in which form the file holds it
     files: str  # what to place in the data folder
+    source: Source | None = None  # how to get it
     kind: Literal["image", "text"] = "image"
     task: Task = "classes"  # what is known of each sample
     train: str | None = "train"  # split to learn from; None where all of it is for judging

@@ -1,6 +1,7 @@
 """CIFAR-10 and CIFAR-100: small photos of things, used for pretraining.
 
-torchvision's CIFAR10 reads the pickled version alone, and pickles can run any code; the binary version is read here.
+Loaders read the binary version, since pickles can run any code. A pickled version that the user has is read when
+`cifar10.parquet` is made, by torchvision, after the checksum of every file was compared with the published one.
 """
 
 from collections.abc import Mapping
@@ -9,11 +10,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
+from mhex.errors import require
 from mhex.lab.datasets import files
+from mhex.lab.datasets.archives import Archive
 from mhex.lab.datasets.catalogue import register_data
 from mhex.lab.datasets.sets import ImageSet
+from mhex.lab.datasets.source import Originals, Source, copy, encode, write_rows
 
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 PIXELS = 3 * 32 * 32
@@ -26,6 +31,38 @@ FACTS: dict[str, Any] = {
     "Toronto, 2009.",
     "validation": None,
 }
+PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
+_URL = "https://www.cs.toronto.edu/~kriz"
+BINARY_10 = Archive("cifar-10-binary.tar.gz", f"{_URL}/cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530")
+BINARY_100 = Archive("cifar-100-binary.tar.gz", f"{_URL}/cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8")
+QUALITY = 75  # of the JPEG
+
+
+def _make(originals: Originals, target: Path) -> str:
+    """All photos in their published order, of the binary version or of the pickled one."""
+    rows: list[tuple[str, int, files.Array]] = []  # split, label, photo (32, 32, 3)
+    for split, names in _FILES_10.items():
+        if originals.has(names[0]):
+            folder = originals.folder(*names)
+            records = np.concatenate([_read(folder / name, 1) for name in names])
+            labels, photos = records[:, 0].tolist(), records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+        else:
+            folder = originals.folder("cifar-10-batches-py")
+            try:
+                published = require("torchvision.datasets").CIFAR10(folder, train=split == "train")
+            except RuntimeError as error:  # a file is missing, or differs from the published one
+                words = "Files of cifar-10-batches-py should have the published checksums, and at least one has not"
+                raise files.wrong_file(words, originals.source.advice) from error
+            labels, photos = published.targets, published.data
+        files.checked_labels(labels, CIFAR10_CLASSES, "CIFAR-10")
+        rows += zip([split] * len(labels), labels, photos, strict=True)
+
+    def make(row: tuple[str, int, files.Array]) -> dict[str, object]:
+        photo = Image.fromarray(np.ascontiguousarray(row[2]))
+        return {"image": encode(photo, QUALITY), "label": row[1], "split": row[0]}
+
+    write_rows(target, rows, make)
+    return ""
 
 
 @register_data(
@@ -34,6 +71,13 @@ FACTS: dict[str, Any] = {
     title="CIFAR-10",
     form="32 x 32 pixels, stored as JPEG",
     files="`cifar10.parquet`: image, label, split",
+    source=Source(
+        PAGE,
+        "cifar10.parquet",
+        (BINARY_10,),
+        _make,
+        "photos are in their published order, so that `limit` takes others; whole splits are the same",
+    ),
 )
 def load_cifar10(split: str = "train", *, limit: int | None = None) -> ImageSet:
     """Load CIFAR-10 from ``cifar10.parquet``, splits ``"train"`` and ``"test"``; a photo is named by its row."""
@@ -49,6 +93,7 @@ def load_cifar10(split: str = "train", *, limit: int | None = None) -> ImageSet:
     title="CIFAR-10",
     form="32 x 32 pixels, as published",
     files="`cifar-10-batches-bin/`: the binary version",
+    source=Source(PAGE, "cifar-10-batches-bin", (BINARY_10,), copy(*_FILES_10["train"], *_FILES_10["test"])),
 )
 def load_cifar10_binary(split: str = "train", *, limit: int | None = None) -> ImageSet:
     """Load CIFAR-10, (N, 3, 32, 32), from ``cifar-10-batches-bin``, splits train and test, named by split and place."""
@@ -64,6 +109,12 @@ def load_cifar10_binary(split: str = "train", *, limit: int | None = None) -> Im
     title="CIFAR-100",
     form="32 x 32 pixels, as published",
     files="`cifar-100-binary/`: the binary version",
+    source=Source(
+        PAGE,
+        "cifar-100-binary",
+        (BINARY_100,),
+        copy("train.bin", "test.bin", "fine_label_names.txt", "coarse_label_names.txt"),
+    ),
     group_answers="coarse_class",
 )
 def load_cifar100(split: str = "train", *, limit: int | None = None) -> ImageSet:

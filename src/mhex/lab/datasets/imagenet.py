@@ -16,8 +16,10 @@ from torch import Tensor
 from mhex._files import read_json
 from mhex.errors import ArgumentError, require
 from mhex.lab.datasets import files
+from mhex.lab.datasets.archives import Archive
 from mhex.lab.datasets.catalogue import register_data
 from mhex.lab.datasets.sets import ImageSet, PhotoSet, TwoClassSet
+from mhex.lab.datasets.source import Originals, Source, encode, read_photo, write_rows
 
 Embed = Callable[[Sequence[str]], Tensor]
 IMAGENET_FOLDER = "imagenet"
@@ -51,6 +53,7 @@ def synset_places() -> dict[str, int]:
     citation=CITATION,
     form="the middle square of each photo at 256 x 256 pixels; judged on the split val",
     files="`imagenet/train/SYNSET/*.JPEG`, `imagenet/val/SYNSET/*.JPEG`",
+    source=Source("https://image-net.org", f"{IMAGENET_FOLDER}/val"),
     validation=None,
     test="val",
 )
@@ -73,6 +76,16 @@ def load_imagenet(split: str = "train", *, limit: int | None = None, side: int =
     return PhotoSet(images=images, labels=labels, classes=tuple(classes), split=split, names=images.names)
 
 
+def _make_photos(originals: Originals, target: Path) -> str:
+    """The photos of the list, cut to squares."""
+
+    def make(row: tuple[str, str, Path]) -> dict[str, object]:
+        return {"name": row[0], "image": encode(files.fitted(read_photo(row[2]), 256, "crop"), quality=90)}
+
+    write_rows(target, originals.by_list("photos", originals.photos()), make)
+    return ""
+
+
 @register_data(
     "photos",
     title="Photos of 106 ImageNet classes",
@@ -80,6 +93,13 @@ def load_imagenet(split: str = "train", *, limit: int | None = None, side: int =
     citation=CITATION,
     form="one photo each, the middle square at 256 x 256 pixels",
     files="`photos.parquet`: name, image",
+    source=Source(
+        "https://github.com/EliSchwartz/imagenet-sample-images",
+        PHOTOS_FILE,
+        (Archive("imagenet-sample-images-master.zip"),),
+        _make_photos,
+        "names are those of this collection, which was not compared photo by photo",
+    ),
     train=None,
     validation=None,
 )
@@ -107,6 +127,7 @@ def load_photos(split: str = "test", *, limit: int | None = None) -> ImageSet:
     "2006.07159, 2020.",
     form="validation photos with two classes that are different objects",
     files="`imagenet/real.json` beside `imagenet/val/`; or `file=` another, from names of photos to classes",
+    source=Source("https://github.com/google-research/reassessed-imagenet", f"{IMAGENET_FOLDER}/{REAL_FILE}"),
     train=None,
     validation=None,
     test="val",

@@ -9,8 +9,10 @@ from mhex.errors import unknown_name
 from mhex.lab.datasets import files
 from mhex.lab.datasets.catalogue import register_data
 from mhex.lab.datasets.sets import PhotoSet, ValueSet
+from mhex.lab.datasets.source import Source
 
 LIDC_FILE = "lidc/nodules.csv"
+SOURCE = Source("https://www.cancerimagingarchive.net/collection/lidc-idri", LIDC_FILE)
 LIDC_CLASSES = ("benign", "malignant")
 UNSURE = 3.0
 SHARES = {"test": 0.15, "val": 0.1275}  # the rest, 0.7225, is for learning
@@ -27,6 +29,7 @@ FACTS: dict[str, Any] = {
     **FACTS,
     form="crops at 64 x 64 pixels, mean rating of malignancy below or above 3",
     files="`lidc/nodules.csv`: image, malignancy, biomarkers, perhaps split; crops beside it",
+    source=SOURCE,
 )
 def load_lidc(split: str = "train", *, limit: int | None = None, side: int = 64, threshold: float = UNSURE) -> PhotoSet:
     """List one split of the nodules, benign or malignant; those rated exactly at the threshold are left out.
@@ -49,6 +52,7 @@ def load_lidc(split: str = "train", *, limit: int | None = None, side: int = 64,
     **FACTS,
     form="crops at 64 x 64 pixels with biomarkers as numbers",
     files="as for `lidc`",
+    source=SOURCE,
     task="values",
 )
 def load_lidc_biomarkers(

@@ -1,17 +1,24 @@
 """MedMNIST: small medical images in numpy archives; and the blood cells that BloodMNIST was made of, at 96 pixels."""
 
+import shutil
+import zlib
+from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 
 from mhex.errors import ArgumentError, unknown_name
 from mhex.lab.datasets import files
+from mhex.lab.datasets.archives import Archive
 from mhex.lab.datasets.catalogue import register_data
 from mhex.lab.datasets.sets import ImageSet
+from mhex.lab.datasets.source import Originals, Source, encode, read_photo, split_list, write_rows
 
 SIZES = (28, 64, 128, 224)
 SPLITS = ("train", "val", "test")
@@ -52,8 +59,43 @@ MEDMNIST_CLASSES: dict[str, tuple[str, ...]] = {
     ),
     **dict.fromkeys(("organamnist", "organcmnist", "organsmnist"), _ORGANS),
 }
+MEDMNIST_PAGE = "https://zenodo.org/records/10519652"
+# Published checksums of the collections at 28 pixels.
+MEDMNIST_MD5 = {
+    "pathmnist": "a8b06965200029087d5bd730944a56c1",
+    "chestmnist": "02c8a6516a18b556561a56cbdd36c4a8",
+    "dermamnist": "0744692d530f8e62ec473284d019b0c7",
+    "octmnist": "c68d92d5b585d8d81f7112f81e2d0842",
+    "pneumoniamnist": "28209eda62fecd6e6a2d98b1501bb15f",
+    "retinamnist": "bd4c0672f1bba3e3a89f0e4e876791e4",
+    "breastmnist": "750601b1f35ba3300ea97c75c52ff8f6",
+    "bloodmnist": "7053d0359d879ad8a5505303e11de1dc",
+    "tissuemnist": "ebe78ee8b05294063de985d821c1c34b",
+    "organamnist": "68e3f8846a6bd62f0c9bf841c0d9eacc",
+    "organcmnist": "b9ceb9546e10131b32923c5bbeaea2b1",
+    "organsmnist": "9ab87b696fb54e2a387ebe992d6ed5f1",
+}
+BLOOD_FILE, BLOOD_QUALITY = "blood.parquet", 85
+# The folders of the original photos, in the order of the classes.
+BLOOD_FOLDERS = tuple("ig" if name == "immature granulocyte" else name for name in BLOOD_CLASSES)
 SEVERAL_CLASSES = "chestmnist"  # an image may have none or several of its classes
 ORDERED_CLASSES = "retinamnist"  # grades of one disease, so that 1 is nearer to 2 than to 4
+
+
+def _make_blood(originals: Originals, target: Path) -> str:
+    """The photos of the list: the middle 200 x 200 pixels, scaled."""
+    photos = originals.photos(lambda path: path.parent.name in BLOOD_FOLDERS)
+
+    def make(row: tuple[str, str, Path]) -> dict[str, object]:
+        name, split, path = row
+        photo = read_photo(path)
+        x, y = (photo.width - 200) // 2, (photo.height - 200) // 2
+        square = photo.crop((x, y, x + 200, y + 200)).resize((96, 96), Image.Resampling.BICUBIC)
+        label = BLOOD_FOLDERS.index(path.parent.name)
+        return {"name": name, "image": encode(square, BLOOD_QUALITY), "label": label, "split": split}
+
+    write_rows(target, originals.by_list("blood", photos), make)
+    return ""
 
 
 @register_data(
@@ -64,11 +106,18 @@ ORDERED_CLASSES = "retinamnist"  # grades of one disease, so that 1 is nearer to
     "recognition systems. Data in Brief, 2020.",
     form="the middle 200 x 200 pixels scaled to 96 x 96; own split 70/10/20",
     files="`blood.parquet`: name, image, label, split",
+    source=Source(
+        "https://data.mendeley.com/datasets/snkd93bnjr/1",
+        BLOOD_FILE,
+        (Archive("PBC_dataset_normal_DIB.zip"),),
+        _make_blood,
+        "how photos were scaled is not known: here bicubic",
+    ),
     answers="cell",
 )
 def load_blood(split: str = "train", *, limit: int | None = None) -> ImageSet:
     """Load the blood cells, (N, 3, 96, 96), from ``blood.parquet``, splits ``"train"``, ``"val"`` and ``"test"``."""
-    table, _ = files.read_split("blood.parquet", "PBC peripheral blood cells", ["name", "image", "label"], split, limit)
+    table, _ = files.read_split(BLOOD_FILE, "PBC peripheral blood cells", ["name", "image", "label"], split, limit)
     labels = files.checked_labels(table["label"], BLOOD_CLASSES, "the blood cells")
     images, names = files.decode_images(table["image"]), tuple(table["name"])
     return ImageSet(images=images, labels=labels, classes=BLOOD_CLASSES, split=split, names=names)
@@ -78,21 +127,63 @@ def _file(name: str, size: int) -> str:
     return f"{name}.npz" if size == SIZES[0] else f"{name}_{size}.npz"
 
 
+def _make_medmnist(originals: Originals, target: Path) -> str:
+    """The published archive as it is."""
+    path = originals.folder(target.name) / target.name
+    collection = target.stem.partition("_")[0]
+    width = len(MEDMNIST_CLASSES[collection]) if collection == SEVERAL_CLASSES else 1
+    _checked_counts(path, SPLITS, width)
+    shutil.copyfile(path, target)
+    return ""
+
+
+def _make_pneumonia(originals: Originals, target: Path) -> str:
+    """The published archive, of whose split train the images of the list are kept."""
+    path = originals.folder(target.name) / target.name
+    counts = _checked_counts(path, SPLITS, 1)
+    arrays: dict[str, Any] = {
+        f"{part}_{kind}": files.array_rows(path, f"{part}_{kind}", range(count))
+        for part, count in counts.items()
+        for kind in ("images", "labels")
+    }
+    places = defaultdict[str, list[int]](list)  # of images with a checksum; some are there twice
+    for place, image in enumerate(arrays["train_images"]):
+        places[f"{zlib.crc32(image.tobytes()):08x}"].append(place)
+    keys = [key for key, _ in split_list("pneumonia")]
+    rows = [places[key].pop(0) for key in keys if places[key]]
+    if len(rows) < len(keys):
+        shutil.copyfile(path, target)
+        return f"{len(keys) - len(rows)} of {len(keys)} listed training images were not found, so all are kept"
+    np.savez_compressed(target, **arrays | {name: arrays[name][rows] for name in ("train_images", "train_labels")})
+    return ""
+
+
 def _facts(title: str, size: int = SIZES[0]) -> dict[str, Any]:
     """The entry of a MedMNIST collection."""
     name = title.lower()
+    file, md5 = _file(name, size), MEDMNIST_MD5[name] if size == SIZES[0] else ""
+    archive = Archive(file, f"{MEDMNIST_PAGE}/files/{file}?download=1" if md5 else "", md5)
     return {
         "title": title,
         "licence": "CC BY-NC 4.0" if name == "dermamnist" else "CC BY 4.0",
         "citation": "J. Yang et al.: MedMNIST v2, a large-scale lightweight benchmark for 2D and 3D biomedical image "
         "classification. Scientific Data, 2023.",
         "form": f"{size} x {size} pixels",
-        "files": f"`{_file(name, size)}`",
+        "files": f"`{file}`",
+        "source": Source(MEDMNIST_PAGE, file, (archive,), _make_medmnist),
         "task": {SEVERAL_CLASSES: "several classes", ORDERED_CLASSES: "ordered classes"}.get(name, "classes"),
     }
 
 
-@register_data("pneumonia", **_facts("PneumoniaMNIST"))
+_FACTS = _facts("PneumoniaMNIST")
+_SOURCE = replace(
+    _FACTS["source"],
+    make=_make_pneumonia,
+    differs="3,882 of the 4,708 published training images, as the project's models saw them",
+)
+
+
+@register_data("pneumonia", **_FACTS | {"source": _SOURCE})
 def load_pneumonia(split: str = "train", *, limit: int | None = None) -> ImageSet:
     """Load one split of PneumoniaMNIST from ``pneumoniamnist.npz`` in the data folder; see `load_medmnist`."""
     return load_medmnist("pneumoniamnist", split, limit=limit)

@@ -6,14 +6,27 @@ from typing import Any
 
 from mhex._files import read_json
 from mhex.lab.datasets import files
+from mhex.lab.datasets.archives import Archive
 from mhex.lab.datasets.catalogue import register_data
 from mhex.lab.datasets.sets import TextSet
+from mhex.lab.datasets.source import Originals, Source, write_rows
 
 MOVIES_FILE, MOVIES_FOLDER = "movies.parquet", "movies"
 MOVIES_CLASSES = ("negative", "positive")
 SPLITS = ("train", "val", "test")
 _LABELS = {"NEG": 0, "POS": 1}
 _WRONG_LINE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, OSError)
+
+
+def _make(originals: Originals, target: Path) -> str:
+    """All reviews, in the order of splits and names."""
+    folder, rows = originals.folder("docs", *(f"{part}.jsonl" for part in SPLITS)), list[dict[str, Any]]()
+    for part in sorted(SPLITS):
+        names = [read_json(line)["annotation_id"] for line in _lines(folder / f"{part}.jsonl")]
+        for name, (text, label, evidence) in sorted(zip(names, read_eraser(folder, part), strict=True)):
+            rows.append({"id": name, "text": text, "label": label, "evidence": evidence, "split": part})
+    write_rows(target, rows, dict)
+    return ""
 
 
 @register_data(
@@ -25,6 +38,9 @@ _WRONG_LINE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, O
     form="1,999 reviews with the words that people marked as reasons",
     files="`movies/`: `docs`, `train.jsonl`, `val.jsonl`, `test.jsonl`; or `movies.parquet`: text, label, evidence, "
     "split",
+    source=Source(
+        "https://www.eraserbenchmark.com", MOVIES_FILE, (Archive("movies.tar.gz"),), _make, others=(MOVIES_FOLDER,)
+    ),
     kind="text",
     answers="sentiment",
     judged="rationales",
@@ -64,7 +80,11 @@ def read_eraser(folder: Path, split: str) -> list[tuple[str, int, list[tuple[int
             f"{path.name} is not in {str(folder)!r}: place the folder of ERASER there as published, with docs, "
             "train.jsonl, val.jsonl and test.jsonl."
         )
-    return [_document(folder, line, path.name) for line in _read(path).splitlines() if line.strip()]
+    return [_document(folder, line, path.name) for line in _lines(path)]
+
+
+def _lines(path: Path) -> list[str]:
+    return [line for line in _read(path).splitlines() if line.strip()]
 
 
 def _document(folder: Path, line: str, file: str) -> tuple[str, int, list[tuple[int, int]]]:

@@ -6,17 +6,26 @@ The photos lie in a parquet file at one size; torchvision's OxfordIIITPet reads 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from mhex.lab.datasets.archives import Archive
 from mhex.lab.datasets.catalogue import register_data
-from mhex.lab.datasets.files import data_file, decode_images, pick_rows, read_columns, wrong_file
+from mhex.lab.datasets.files import data_file, decode_images, fitted, opened_image, pick_rows, read_columns, wrong_file
 from mhex.lab.datasets.sets import ImageSet
+from mhex.lab.datasets.source import Originals, Source, encode, read_photo, write_rows
 
 PETS_FILE = "pets.parquet"
 SPECIES = ("cat", "dog")
 MASK_OF_TRIMAP = (-1, 1, 0, -1)  # 1 animal, 2 background, 3 border; 0 is not used
+SIDE, QUALITY = 160, 85  # of the photos in pixels, and of their JPEG
+_URL = "https://www.robots.ox.ac.uk/~vgg/data/pets"
+ARCHIVES = (
+    Archive("images.tar.gz", f"{_URL}/data/images.tar.gz", "5c4f3ee8e5d25df40f4fd59a7f44e54c"),
+    Archive("annotations.tar.gz", f"{_URL}/data/annotations.tar.gz", "95a8c909bbe2e81eed6a22bccdf3f68f"),
+)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -36,6 +45,30 @@ class Pets(ImageSet):
         return None if self.trimaps is None else torch.tensor(MASK_OF_TRIMAP)[self.trimaps[row].long()]
 
 
+def _make(originals: Originals, target: Path) -> str:
+    """The photos of the list and their trimaps, squashed."""
+    photos = originals.photos(lambda path: path.parent.name == "images")
+    trimaps = originals.photos(lambda path: path.parent.name == "trimaps")
+    text = (originals.folder("list.txt") / "list.txt").read_text(encoding="utf-8", errors="replace")
+    lines = [line.split() for line in text.splitlines() if not line.startswith("#")]
+    if wrong := [line for line in lines if len(line) != 4 or not all(word.isdecimal() for word in line[1:])]:
+        words = f"Lines of list.txt should be a name and the numbers of breed, species and photo, and {wrong[0]} came"
+        raise wrong_file(words, originals.source.advice)
+    labels = {name: (int(breed) - 1, int(species) - 1) for name, breed, species, _ in lines}
+    complete = {name: labels[name] for name in labels if name in photos and name in trimaps}
+
+    def make(row: tuple[str, str, tuple[int, int]]) -> dict[str, object]:
+        name, split, (breed, species) = row
+        with opened_image(trimaps[name], trimaps[name].name) as image:
+            trimap = fitted(image.convert("L"), SIDE, "squash", nearest=True)
+        photo = fitted(read_photo(photos[name]), SIDE, "squash")
+        images = {"image": encode(photo, QUALITY), "trimap": encode(trimap)}
+        return {"name": name, **images, "breed": breed, "species": species, "split": split}
+
+    write_rows(target, originals.by_list("pets", complete), make)
+    return ""
+
+
 @register_data(
     "pets",
     title="Oxford-IIIT Pet",
@@ -44,6 +77,7 @@ class Pets(ImageSet):
     "and Pattern Recognition, 2012.",
     form="photos squashed to 160 x 160 pixels; trained on the split trainval, judged on the kept part of test",
     files="`pets.parquet`: name, image, trimap, breed, species, split",
+    source=Source(_URL, PETS_FILE, ARCHIVES, _make, "how photos were scaled is not known: here bicubic"),
     train="trainval",
     validation=None,
     answers="breed",

@@ -14,9 +14,11 @@ from torch import Tensor
 from mhex.errors import ArgumentError, require
 from mhex.inputs.photos import MOST_PIXELS
 from mhex.lab.datasets import files
+from mhex.lab.datasets.archives import Archive
 from mhex.lab.datasets.catalogue import register_data
 from mhex.lab.datasets.imagenet import synset_places
 from mhex.lab.datasets.sets import VOID, PhotoSet, SegmentationSet
+from mhex.lab.datasets.source import Originals, Source, copy, encode, read_photo, write_rows
 
 VOC_FOLDER = "VOCdevkit/VOC2012"
 VOC_SPLITS = ("train", "val")
@@ -28,6 +30,25 @@ CAMVID_FILE = "camvid.parquet"
 CAMVID_CLASSES = (
     *("sky", "building", "pole", "road", "pavement", "tree", "sign", "fence", "car", "pedestrian", "bicyclist"),
 )
+CAMVID_SIZE, CAMVID_QUALITY = (240, 176), 85  # of the photos in pixels, and of their JPEG
+# The colours of the published maps for each of the 11 classes, as this grouping of the 32 published ones has become
+# usual; other colours are void.
+CAMVID_COLOURS = {
+    "sky": ((128, 128, 128),),
+    # building, archway, bridge, tunnel, wall
+    "building": ((128, 0, 0), (192, 0, 128), (0, 128, 64), (64, 0, 64), (64, 192, 0)),
+    "pole": ((192, 192, 128), (0, 0, 64)),  # column or pole, traffic cone
+    "road": ((128, 64, 128), (128, 0, 192), (192, 0, 64)),  # road, markings to drive on or not
+    "pavement": ((0, 0, 192), (64, 192, 128), (128, 128, 192)),  # sidewalk, parking block, shoulder
+    "tree": ((128, 128, 0), (192, 192, 0)),  # tree, other vegetation
+    "sign": ((192, 128, 128), (128, 128, 64), (0, 64, 64)),  # sign, text, traffic light
+    "fence": ((64, 64, 128),),
+    # car, pickup, truck or bus, train, other moving things
+    "car": ((64, 0, 128), (64, 128, 192), (192, 128, 192), (192, 64, 128), (128, 64, 64)),
+    # pedestrian, child, cart or pram, animal
+    "pedestrian": ((64, 64, 0), (192, 128, 64), (64, 0, 192), (64, 128, 64)),
+    "bicyclist": ((0, 128, 192), (192, 0, 192)),  # bicyclist, motorcycle
+}
 SEGMENTATION_FILE = "gtsegs_ijcv.mat"
 FIELDS = ("img", "gt", "target")
 _DEEPEST = 8  # cells inside each other
@@ -42,6 +63,12 @@ _SMALL, _LARGEST = 4096, 3 * MOST_PIXELS  # bytes of an array: of any file, and 
     "of Computer Vision, 2015.",
     form="photos squashed to 224 x 224 pixels, a class of 20 or none for every pixel",
     files="`VOCdevkit/VOC2012/`: `JPEGImages`, `SegmentationClass`, `ImageSets/Segmentation`",
+    source=Source(
+        "http://host.robots.ox.ac.uk/pascal/VOC/voc2012",
+        VOC_FOLDER,
+        (Archive("VOCtrainval_11-May-2012.tar"),),
+        copy("ImageSets/Segmentation", "JPEGImages", "SegmentationClass"),
+    ),
     task="pixels",
     validation=None,
     test="val",
@@ -85,6 +112,40 @@ def _voc_classes(values: files.Bytes, name: str) -> files.Bytes:
     return np.ascontiguousarray(values)
 
 
+def _make_camvid(originals: Originals, target: Path) -> str:
+    """All frames, with maps in colours (``NAME_L.png``) or maps of 11 classes in folders such as ``trainannot``."""
+    photos, maps = originals.photos(lambda path: not _is_map(path)), originals.photos(_is_map)
+    maps = {name.removesuffix("_L"): path for name, path in maps.items()}
+
+    def make(row: tuple[str, str, Path]) -> dict[str, object]:
+        name, split, path = row
+        photo = read_photo(path).resize(CAMVID_SIZE, Image.Resampling.BICUBIC)
+        mask = _camvid_classes(maps[name]).resize(CAMVID_SIZE, Image.Resampling.NEAREST)
+        return {"name": name, "image": encode(photo, CAMVID_QUALITY), "mask": encode(mask), "split": split}
+
+    rows = originals.by_list("camvid", {name: path for name, path in photos.items() if name in maps})
+    write_rows(target, rows, make)
+    return ""
+
+
+def _is_map(path: Path) -> bool:
+    return path.stem.endswith("_L") or path.parent.name.endswith("annot")
+
+
+def _camvid_classes(path: Path) -> Image.Image:
+    """A map with a class 0..10 of each pixel, 11 for none."""
+    with files.opened_image(path, path.name) as image:
+        if image.mode in ("L", "P") and path.parent.name.endswith("annot"):
+            return Image.fromarray(np.array(image, dtype=np.uint8))
+        colours = np.asarray(image.convert("RGB"), dtype=np.int64) @ [1 << 16, 1 << 8, 1]
+    classes = np.full(colours.shape, len(CAMVID_CLASSES), dtype=np.uint8)
+    for place, name in enumerate(CAMVID_CLASSES):
+        classes[np.isin(colours, [red << 16 | green << 8 | blue for red, green, blue in CAMVID_COLOURS[name]])] = place
+    if not (classes < len(CAMVID_CLASSES)).any():
+        raise files.wrong_file(f"{path.name} should have the colours of the published classes, and has none of them")
+    return Image.fromarray(classes)
+
+
 @register_data(
     "camvid",
     title="CamVid",
@@ -93,6 +154,13 @@ def _voc_classes(values: files.Bytes, name: str) -> files.Bytes:
     "truth database. Pattern Recognition Letters, 2009.",
     form="street scenes at half size, a class of 11 for every pixel",
     files="`camvid.parquet`: name, image, mask, split",
+    source=Source(
+        "http://mi.eng.cam.ac.uk/research/projects/VideoRec/CamVid",
+        CAMVID_FILE,
+        (Archive("701_StillsRaw_full.zip"), Archive("LabeledApproved_full.zip")),
+        _make_camvid,
+        "how photos were scaled is not known: here bicubic, without a crop; classes of colours as usually grouped",
+    ),
     task="pixels",
     item_options={"of": "each"},
     judged="masks, two classes",
@@ -173,6 +241,7 @@ class ImageNetSegmentation(SegmentationSet):
     "International Journal of Computer Vision, 2014.",
     form="4,276 photos squashed to 224 x 224 pixels, with the pixels of one object",
     files="`gtsegs_ijcv.mat`; needs `mhex[data]`",
+    source=Source("https://calvin-vision.net/bigstuff/proj-imagenet", SEGMENTATION_FILE),
     task="pixels",
     train=None,
     validation=None,
