@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection, Sequence
 from numbers import Integral, Real
 from types import NoneType
-from typing import Any, get_origin
+from typing import Any, get_args, get_origin
 
 from mhex.errors import ArgumentError, ArgumentTypeError
 
@@ -53,7 +53,7 @@ def check_seed(name: str, value: object) -> int:
 def check_kind(name: str, value: Any, kinds: Sequence[Any]) -> Any:
     """A setting in plain numbers; refused if it has another type than it is annotated with, or is beyond all reason.
 
-    The kinds that it may have are `int`, `float`, `str`, `bool`, `NoneType` or a tuple of whole numbers.
+    The kinds that it may have are `int`, `float`, `str`, `bool`, `NoneType`, a tuple of whole numbers or one of names.
     """
     words = []
     for kind in kinds:
@@ -61,6 +61,9 @@ def check_kind(name: str, value: Any, kinds: Sequence[Any]) -> Any:
             right, word = _is_number(value, Integral, _MOST), f"a whole number up to {_MOST}"
         elif kind is float:
             right, word = _is_number(value, Real, _LARGEST), "a finite number"
+        elif get_origin(kind) is tuple and str in get_args(kind):
+            right = isinstance(value, tuple) and all(isinstance(part, str) for part in value)
+            word = "a list of names"
         elif get_origin(kind) is tuple:
             right = isinstance(value, tuple) and all(_is_number(part, Integral, _MOST) for part in value)
             word = f"a list of whole numbers up to {_MOST}"

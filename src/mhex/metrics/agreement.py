@@ -1,4 +1,4 @@
-"""Agreement: do the sums of a map over regions say what the model loses without them, whatever stands in their place?"""
+"""Agreement: do the sums of a map over regions say what the model loses without them, by several references?"""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def agreement(regions: Regions, saliency: Tensor, explained: Tensor | None = Non
     title="Do the sums of the map over regions say what the model loses without them, whatever stands in their place?",
     paper="Ours, for mhex.recommend; of boxes: Brocki, Binda & Chung, CDAM, 2023, arXiv:2312.02364",
     passes="R S n F for R references, S sizes and n regions, once for all methods and classes",
-    traps="Regions are boxes, or spans of words that follow each other: what two distant parts do together is not seen. "
+    traps="Regions are boxes, or spans of words that follow each other: what distant parts do together is not seen. "
     "The sums speak for a map's own scale, so that a few extreme pixels can decide a correlation.",
     presets={"default": AgreementProtocol(), "text": AgreementProtocol(("drop",))},
 )

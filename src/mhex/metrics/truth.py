@@ -180,4 +180,4 @@ def _behaves(case: Case, n: int, part: InputParts, worth: Tensor) -> bool:
     if part.signs is None or explained != label:
         return True
     idle = max((abs(float(value)) for value, sign in zip(worth, part.signs, strict=True) if sign == 0), default=0.0)
-    return all(float(value) * sign > idle for value, sign in zip(worth, part.signs, strict=True) if sign)
+    return all(float(value) > idle for value, sign in zip(worth, part.signs, strict=True) if sign == 1)
