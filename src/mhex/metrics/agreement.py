@@ -127,6 +127,15 @@ def agreement(regions: Regions, saliency: Tensor, explained: Tensor | None = Non
     return torch.cat(values, 1).mean(1)
 
 
+def ask_regions(protocol: AgreementProtocol, case: Case) -> Regions:
+    """Remove the regions of a protocol and ask, once for all maps of a batch."""
+    text = case.subject.batch.modality == "text"
+    expectation = f"references of {'texts' if text else 'images'}"
+    check_that((protocol.references[0] in WORDS) == text, expectation, protocol.references)
+    results = tuple(runner.ask(case.subject, case.explained) for runner in protocol.passes)
+    return Regions(tuple(case.ids), results)
+
+
 @register_metric(
     "agreement",
     function=agreement,
@@ -144,9 +153,4 @@ class Agreement(PerImage):
 
     def of(self, case: Case) -> tuple[Any, ...]:
         """Losses without regions, and the maps."""
-        text = case.subject.batch.modality == "text"
-        expectation = f"references of {'texts' if text else 'images'}"
-        check_that((self.protocol.references[0] in WORDS) == text, expectation, self.protocol.references)
-        results = tuple(runner.ask(case.subject, case.explained) for runner in self.protocol.passes)
-        maps = check_map(case.subject, case.saliency)
-        return Regions(tuple(case.ids), results), maps, case.explained
+        return ask_regions(self.protocol, case), check_map(case.subject, case.saliency), case.explained
