@@ -269,7 +269,9 @@ class Race:
         going = True
         while going:
             alive = [entries[name] for name in rounds.alive]  # what all share is in the time of the first
-            self._stage = f"round {rounds.planned - rounds.further + 1} of {rounds.planned}: {len(rounds.methods)} methods"
+            self._stage = (
+                f"round {rounds.planned - rounds.further + 1} of {rounds.planned}: {len(rounds.methods)} methods"
+            )
             self.say(self._stage)
             going = self._round(alive, self._until(alive, rounds))
             if not rounds.history:
@@ -382,7 +384,10 @@ class Race:
 
     def _enough(self, methods: list[MethodRun]) -> float:
         """A budget, in seconds, by which all of these would have enough images in the first round."""
-        return max(1.2 * self.budget.seconds, _SPARE * AIM * self._seconds(method.label for method in methods) / _MOST + self.budget.reserve)
+        return max(
+            1.2 * self.budget.seconds,
+            _SPARE * AIM * self._seconds(method.label for method in methods) / _MOST + self.budget.reserve,
+        )
 
     def _until(self, alive: list[MethodRun], rounds: Rounds) -> float:
         """When a round ends, in seconds since the start."""

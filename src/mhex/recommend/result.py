@@ -63,7 +63,9 @@ def race_result(
     means = {name: float(values[name][common].mean()) if common.any() else -math.inf for name in last}
     best = max(last, key=means.__getitem__)
     counts = {name: int(scores.isfinite().sum()) for name, scores in values.items()}
-    members = dict(zip(last, best_set(torch.stack([values[name] for name in last], 1), level, seed).tolist()))
+    members = dict(
+        zip(last, best_set(torch.stack([values[name] for name in last], 1), level, seed).tolist(), strict=True)
+    )
     answers = dict.fromkeys(values, "undecided") | dict.fromkeys(worse, "yes")
     for name in last:
         if counts[name] >= LEAST:
@@ -117,9 +119,13 @@ def means_with_spans(values: Mapping[str, Tensor], seed: int = 0) -> dict[str, S
 
 def _families(values: Mapping[str, Tensor]) -> list[tuple[list[str], slice]]:
     """Methods that were judged at least as long as some method, and the images until then, the longest first."""
-    ends = {name: int(scores.isfinite().nonzero().max()) + 1 if scores.isfinite().any() else 0 for name, scores in values.items()}
+    ends = {
+        name: int(scores.isfinite().nonzero().max()) + 1 if scores.isfinite().any() else 0
+        for name, scores in values.items()
+    }
     return [
-        ([name for name in values if ends[name] >= end], slice(0, end)) for end in sorted(set(ends.values()), reverse=True)
+        ([name for name in values if ends[name] >= end], slice(0, end))
+        for end in sorted(set(ends.values()), reverse=True)
     ]
 
 
@@ -159,5 +165,7 @@ def beside_random(
     if pairs:
         table = torch.stack([NEGLIGIBLE * leads[other] - leads[name] for name, other in pairs], 1)
         shown = shown_above_zero(table, level, seed).tolist()
-        answers |= {name: "negligible" for (name, other), small in zip(pairs, shown, strict=True) if small and other == best}
+        answers |= {
+            name: "negligible" for (name, other), small in zip(pairs, shown, strict=True) if small and other == best
+        }
     return answers

@@ -14,16 +14,18 @@ from mhex.stats.simultaneous import LEAST, best_set
 
 FRESH = 4  # new images at least that a further round must give to all who are in it
 _FAR = 2.0  # standard errors behind the leader, from which a method may leave for want of time
-_INTERIM = 0.5  # share of the error that the rounds before the last may spend together
+_INTERIM = 0.3  # share of the error that the rounds before the last may spend together
 
-Affordable = Callable[[Sequence[str]], float]  # from methods and controls to images that the budget has for all of these
+Affordable = Callable[
+    [Sequence[str]], float
+]  # from methods and controls to images that the budget has for all of these
 
 
 class Rounds:
     """The methods of a race on their way through the rounds.
 
     A method leaves after a round for one of two reasons. It is *worse* if it is outside the confidence set of the best.
-    Rounds before the last share half of the error for that, and the last test has what is not spent. It leaves *early*
+    Rounds before the last share 30 % of the error for that, and the last test has what is not spent. It leaves *early*
     if the time for the others is short, see `end_round`; that shows nothing, and its answer is undecided.
     """
 
@@ -67,10 +69,11 @@ class Rounds:
     def end_round(self, values: Mapping[str, Tensor], faithful: Mapping[str, Tensor], affordable: Affordable) -> bool:
         """Decide who leaves after a round, and whether another one follows.
 
-        Methods outside the confidence set leave. If the budget has not as many new images for the rest as there were,
-        methods in the worse half leave early that are two standard errors of the difference behind the leader. If it has
-        fewer than four, the last by rank leave early until it has, and two are left. A centred or edge map leaves when
-        all methods in the race are shown to be above it; random maps stay. With fewer than six images nobody leaves.
+        Methods outside the confidence set leave. If the budget has not half as many new images for the rest as there
+        were, methods in the worse half leave early that are two standard errors of the difference behind the leader. If
+        it has fewer than four, the last by rank leave early until it has, and two are left. A centred or edge map leaves
+        when all methods in the race are shown to be above it; random maps stay. With fewer than six images nobody
+        leaves.
 
         Args:
             values: Scores of each image, (n,), by name.
@@ -93,7 +96,7 @@ class Rounds:
             return False
         common = torch.stack([values[name].isfinite() for name in self.methods]).all(0)
         ordered = sorted(self.methods, key=lambda name: -float(values[name][common].mean()))
-        if affordable(self.alive) < self.history[-1][1]:
+        if affordable(self.alive) < self.history[-1][1] / 2:
             leader, half = ordered[0], max(2, math.ceil(len(ordered) / 2))
             ordered = [
                 name

@@ -98,7 +98,7 @@ def simultaneous(numbers: Tensor, confidence: float = 0.95, seed: int = 0) -> tu
 
 
 def _p(observed: Tensor, drawn: Tensor) -> Tensor:
-    """Share of the flips whose largest statistic, of those drawn (F, P), is as large as each that was observed, (P,)."""
+    """Share of the flips whose largest statistic, of those drawn (F, P), is as large as each observed one, (P,)."""
     largest = drawn.amax(1).sort().values
     below = torch.searchsorted(largest, observed - _ALIKE * observed.abs())
     return 1 - below.double() / len(largest)
