@@ -60,6 +60,7 @@ class Case:
         images: Of a single round; of a sequential race, so many that all methods could have this many.
         draw: Scores of images and methods, of mean 0 and standard deviation 1.
         correlation: Between methods on the same images.
+        groups: Into which methods fall, if only methods of the same group are correlated.
         ahead: Standard deviations that the first method is ahead of all others.
         lead: Standard deviations that all methods are ahead of random maps.
         rounds: Whether methods leave after rounds.
@@ -70,6 +71,7 @@ class Case:
     images: int
     draw: Draw = normal
     correlation: float = 0.0
+    groups: int = 1
     ahead: float = 0.0
     lead: float = 0.0
     rounds: bool = False
@@ -77,7 +79,7 @@ class Case:
     def scores(self, generator: torch.Generator) -> dict[str, Tensor]:
         """Scores of each image, by method and control; more images than any method can have."""
         images = self.images * (4 if self.rounds else 1)
-        shared = normal((images, 1), generator)
+        shared = normal((images, self.groups), generator)[:, torch.arange(self.methods + 1) % self.groups]
         numbers = self.draw((images, self.methods + 1), generator)
         numbers = math.sqrt(self.correlation) * shared + math.sqrt(1 - self.correlation) * numbers
         numbers[:, :-1] += self.lead
@@ -167,12 +169,12 @@ CASES = (
     Case("22 equal, 40 images, opposite skew", 22, 40, opposite),
     Case("22 equal, 100 images, opposite skew", 22, 100, opposite),
     Case("22 equal, 10 images, opposite skew", 22, 10, opposite),
-    Case("22 equal, 40 images, correlation 0.5", 22, 40, correlation=0.5),
+    Case("22 equal, 40 images, correlation 0.5 in 4 groups", 22, 40, correlation=0.5, groups=4),
     Case("22 equal, race of 40", 22, 40, rounds=True),
     Case("22 equal, race of 20", 22, 20, rounds=True),
     Case("22 equal, race of 40, skewed", 22, 40, skewed, rounds=True),
     Case("22 equal, race of 40, opposite skew", 22, 40, opposite, rounds=True),
-    Case("22 equal, race of 40, correlation 0.5", 22, 40, correlation=0.5, rounds=True),
+    Case("22 equal, race of 40, correlation 0.5 in 4 groups", 22, 40, correlation=0.5, groups=4, rounds=True),
     Case("one ahead by 0.5, 60 images, correlation 0.5", 22, 60, correlation=0.5, ahead=0.5, lead=1.0),
     Case("one ahead by 0.5, race of 60, correlation 0.5", 22, 60, correlation=0.5, ahead=0.5, lead=1.0, rounds=True),
     Case("one ahead by 1, race of 30, correlation 0.5", 22, 30, correlation=0.5, ahead=1.0, lead=1.0, rounds=True),

@@ -70,10 +70,10 @@ class Rounds:
         """Decide who leaves after a round, and whether another one follows.
 
         Methods outside the confidence set leave. If the budget has not half as many new images for the rest as there
-        were, methods in the worse half leave early that are two standard errors of the difference behind the leader. If
-        it has fewer than four, the last by rank leave early until it has, and two are left. A centred or edge map leaves
-        when all methods in the race are shown to be above it; random maps stay. With fewer than six images nobody
-        leaves.
+        were, methods in the worse half leave early that are two standard errors of the difference behind the leader.
+        If it has fewer than four, the last by rank leave early until it has, and two are left. A centred or edge map
+        leaves when all methods in the race are shown to be above it; random maps stay. With fewer than six images
+        nobody leaves.
 
         Args:
             values: Scores of each image, (n,), by name.
