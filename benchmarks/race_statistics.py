@@ -21,6 +21,7 @@ from torch import Tensor
 from mhex.judge.controls import RANDOM
 from mhex.recommend.result import RaceResult, beside_random
 from mhex.recommend.rounds import FRESH, Rounds
+from mhex.stats import simultaneous
 
 FIRST = 10  # images of the first round
 Draw = Callable[[tuple[int, ...], torch.Generator], Tensor]
@@ -185,7 +186,9 @@ def main() -> None:
     """Print a table of all cases."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--races", type=int, default=200)
-    races = parser.parse_args().races
+    parser.add_argument("--flips", type=int, default=1000, help="of signs; the software has 4000, which take longer")
+    arguments = parser.parse_args()
+    races, simultaneous.FLIPS = arguments.races, arguments.flips
     torch.set_num_threads(1)
     for place, case in enumerate(CASES):
         row = rates(case, races)
