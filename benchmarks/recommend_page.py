@@ -114,7 +114,8 @@ def _row(full: Full, answer: Mapping[str, Any], one: Judgement) -> str:
     named = f" ({', '.join((*one.misses, *one.false))})" if one.misses or one.false else ""
     return (
         f"| {answer['seed']} | `{one.pick}` | {'no' if one.right else '**yes**'}: {rated} | "
-        f"{percent(answer['sure'])} | {rounds[0][1]}, {rounds[-1][1]} | {answer['used']:.0f} | {flags}{named} | {', '.join(one.untold)} |"
+        f"{percent(answer['sure'])} | {rounds[0][1]}, {rounds[-1][1]} | {answer['used']:.0f} | {flags}{named} | "
+        f"{', '.join(one.untold)} |"
     )
 
 

@@ -38,7 +38,10 @@ def test_worse_methods_leave_and_equal_ones_stay() -> None:
 def test_without_time_those_behind_leave_undecided() -> None:
     """Two standard errors, which is far less than what is shown for all methods together."""
     noise = drawn(12, **dict.fromkeys("bcdefgh", 0.0))
-    values = {name: (one - one.mean()) / one.std() - 2.6 / math.sqrt(12) for name, one in noise.items()}
+    values = {
+        name: (one - one.mean()) / one.std() - (2.6 + 0.01 * place) / math.sqrt(12)
+        for place, (name, one) in enumerate(noise.items())
+    }
     values = {"a": torch.zeros(12, dtype=torch.float64), **values}
     calm, _ = ended(values, 8 * 12)
     assert calm.early == []
