@@ -10,7 +10,7 @@ from typing import Any
 
 from scipy import stats
 
-from recommend_rating import Full, Judgement, judged
+from recommend_rating import Full, Judgement, judged, percent
 
 _INTRO = """# Recommendations beside a full benchmark
 
@@ -18,7 +18,7 @@ Does a short run of `mhex.recommend` name a method that a full benchmark of the 
 worse than its best, and does it flag the methods that are no better than random maps? Made by
 `benchmarks/recommend.py`, with the commands below. The benchmark judges all methods on test photos by the metric
 [`balanced`](../metrics/balanced.md), for the predicted class, seed 0; each race is run on other test photos. Both test
-by two-sided flips of signs of paired differences, with Holm's correction, at 0.05.
+by flips of signs of paired differences, for all methods together, at 0.05 (see [recommend](../recommend.md)).
 
 What was looked at before: `balanced` went from 5 to 3 steps after a look at 16 photos of pets whose split was not
 noted, and the rules of the race were tried by replaying rows of test photos of an older `pets-vit`. The benchmark and
@@ -59,15 +59,15 @@ def _benchmark(full: Full) -> str:
         f"Full benchmark: {full.images} photos (their order by seed 2024), seed 0"
         + (f", by {', '.join(commands)}" if commands else "")
         + f". {full.score.words} *Behind* is the best less the method, in units of the score, on the photos that both "
-        "have, with its 95 % bootstrap interval; p is corrected for all methods.",
+        "have, with its simultaneous 95 % interval.",
         "",
-        "| method | photos | behind | p | above random |",
+        "| method | photos | behind | worse? | beside random maps |",
         "|---|---|---|---|---|",
     ]
     for name in found.order:
         mean, low, high = found.behind[name]
-        own = "the best | " if name == found.best else f"{mean:.3f} ({low:.3f} to {high:.3f}) | {_p(full, name)}"
-        lines.append(f"| `{name}` | {found.images[name]} | {own} | {_random(full, name)} |")
+        own = "the best | " if name == found.best else f"{mean:.3f} ({low:.3f} to {high:.3f}) | {found.worse[name]}"
+        lines.append(f"| `{name}` | {found.images[name]} | {own} | {full.higher[name]} |")
     equal = ", ".join(f"`{name}`" for name in full.good)
     weak = ", ".join(f"`{name}`" for name in found.order if name in full.weak) or "none"
     return "\n".join(
@@ -78,25 +78,6 @@ def _benchmark(full: Full) -> str:
 def _plain(command: str) -> str:
     """A command without folders, which change no number."""
     return re.sub(r" --(out|page)[ =]\S+", "", command)
-
-
-def p_text(p: float, bound: bool = False) -> str:
-    """A p-value as it is printed: no test ever gives 0, and the smallest that drawn flips can give is a bound."""
-    if p < 1e-300:
-        return "< 1e-300"
-    return f"{'at most ' if bound else ''}{f'{p:.3f}' if p >= 0.001 else f'{p:.1e}'}"
-
-
-def _p(full: Full, name: str) -> str:
-    worse = full.outcome.worse[name]
-    return p_text(worse.corrected, worse.at_floor)
-
-
-def _random(full: Full, name: str) -> str:
-    one = full.higher[name]
-    below = one.mean < 0 and one.corrected < 0.05
-    said = "yes" if one.answer == "yes" else "below" if below else "not shown"
-    return f"{said} (p {p_text(one.corrected, one.at_floor)})"
 
 
 def _races(full: Full, answers: Sequence[Mapping[str, Any]]) -> str:
@@ -132,8 +113,9 @@ def _row(full: Full, answer: Mapping[str, Any], one: Judgement) -> str:
     flags = f"{len(one.hits)}, {len(one.misses)}, {len(one.false)}"
     named = f" ({', '.join((*one.misses, *one.false))})" if one.misses or one.false else ""
     return (
-        f"| {answer['seed']} | `{one.pick}` | {'no' if one.right else '**yes**'}: {rated} | {answer['sure']:.2f} | "
-        f"{rounds[0][1]}, {rounds[-1][1]} | {answer['used']:.0f} | {flags}{named} | {', '.join(one.untold)} |"
+        f"| {answer['seed']} | `{one.pick}` | {'no' if one.right else '**yes**'}: {rated} | "
+        f"{percent(answer['sure'])} | {rounds[0][1]}, {rounds[-1][1]} | {answer['used']:.0f} | {flags}{named} | "
+        f"{', '.join(one.untold)} |"
     )
 
 

@@ -12,7 +12,8 @@ from mhex.errors import ArgumentError
 from mhex.judge import report as about
 from mhex.judge import store
 from mhex.judge.controls import RANDOM, is_control
-from mhex.recommend.score import Difference, RaceResult, Score, above, race_result, score_of
+from mhex.recommend.result import RaceResult, beside_random, race_result
+from mhex.recommend.score import Score, score_of
 
 
 @dataclass(frozen=True)
@@ -21,14 +22,14 @@ class Full:
 
     Attributes:
         outcome: Methods beside the best of those that have all images.
-        higher: Each beside random maps, by faithfulness.
+        higher: What each is beside random maps, by faithfulness.
         score: Its weights and units.
         images: How many the best has.
         calls: That made the rows, with their commands and versions.
     """
 
     outcome: RaceResult
-    higher: Mapping[str, Difference]
+    higher: Mapping[str, str]
     score: Score
     images: int
     calls: Sequence[Mapping[str, Any]]
@@ -51,19 +52,19 @@ class Full:
         score = score.with_units(report, whole)
         values = score.values(report)
         found = race_result({name: values[name] for name in counts}, whole)
-        higher = above(score.faithful(report), RANDOM, list(counts))
+        higher = beside_random(score.faithful(report), RANDOM, list(counts), found.best)
         return cls(found, higher, score, max(counts.values()), calls)
 
     @property
     def good(self) -> tuple[str, ...]:
         """The best, and all that are not rated significantly worse."""
         worse = self.outcome.worse
-        return tuple(name for name in self.outcome.order if name == self.outcome.best or worse[name].answer != "yes")
+        return tuple(name for name in self.outcome.order if worse[name] != "yes")
 
     @property
     def weak(self) -> frozenset[str]:
-        """Methods that are not shown to be better than random maps."""
-        return frozenset(name for name, one in self.higher.items() if one.answer != "yes")
+        """Methods that are negligible beside random maps, or not shown to be above them."""
+        return frozenset(name for name, one in self.higher.items() if one != "above")
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ def judged(full: Full, answer: Mapping[str, Any]) -> Judgement:
         raise ArgumentError(f"Expected {pick!r} among the methods of the full benchmark, but it is not there.")
     told = {line["method"]: line["above_random"] for line in answer["table"] if line["above_random"] is not None}
     flagged = {name for name in answer["not_better_than_random"] if name in full.higher}
-    known = {name for name, said in told.items() if said != "unknown"}
+    known = {name for name, said in told.items() if said != "undecided"}
     hits, false = flagged & full.weak, flagged - full.weak
     misses, untold = (full.weak & known) - flagged, full.weak - known
     right = pick in full.good
@@ -109,9 +110,14 @@ def judged(full: Full, answer: Mapping[str, Any]) -> Judgement:
     lists = {"flags right": hits, "missed": misses, "false flags": false, "not told": untold}
     words = (
         f"{pick}, {'not rated worse' if right else 'rated worse'} ({mean:.3f} behind, {low:.3f} to {high:.3f}); sure "
-        f"{answer['sure']:.2f}; {answer['used']:.0f} s of {answer['budget']:.0f}; rounds {answer['rounds']}; "
+        f"{percent(answer['sure'])}; {answer['used']:.0f} s of {answer['budget']:.0f}; rounds {answer['rounds']}; "
     ) + "; ".join(f"{what}: {', '.join(sorted(names)) or 'none'}" for what, names in lists.items())
     return Judgement(pick, right, _ordered(hits), _ordered(misses), _ordered(false), _ordered(untold), words)
+
+
+def percent(share: float | None) -> str:
+    """A share in percent; a dash where there is none."""
+    return "—" if share is None else f"{100 * share:.0f} %"
 
 
 def _ordered(names: Iterable[str]) -> tuple[str, ...]:

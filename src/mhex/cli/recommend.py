@@ -26,8 +26,9 @@ def command(
     ],
     budget: Annotated[str, typer.Option("--budget", help='Seconds, or "2 min".')] = "120",
     score: Annotated[
-        str, typer.Option("--score", help="balanced, weights of its parts as NAME=WEIGHT,..., or a metric.")
-    ] = "balanced",
+        str,
+        typer.Option("--score", help="removal, balanced, weights of the parts of one as NAME=WEIGHT,..., or a metric."),
+    ] = "removal",
     method: Annotated[str, typer.Option("--method", help="Methods to race, with commas between, or all.")] = "all",
     images: Annotated[
         int | None, typer.Option("--images", min=1, help="The most images.", show_default="as the budget allows")

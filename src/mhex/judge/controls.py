@@ -100,16 +100,17 @@ class Control:
     """A map that is made without the model."""
 
     name: str  # what users type
+    title: str  # what sentences call it
     make: Callable[[Subject, int], Tensor]  # from samples and a seed to maps
     modalities: tuple[str, ...] = ("image",)  # what it is defined for
 
 
 _ALL = (
-    Control("random", random, ("image", "text")),
-    Control("gaussian", gaussian),
-    Control("sobel", sobel),
-    Control("first", first, ("text",)),
-    Control("last", last, ("text",)),
+    Control("random", "A random map", random, ("image", "text")),
+    Control("gaussian", "A centred blob", gaussian),
+    Control("sobel", "An edge map", sobel),
+    Control("first", "A map of the first words", first, ("text",)),
+    Control("last", "A map of the last words", last, ("text",)),
 )
 CONTROLS: Mapping[str, Control] = MappingProxyType({entry.name: entry for entry in _ALL})
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from scipy import stats
 from torch import Tensor, nn
 
 from mhex._files import folder_aside, write_text
@@ -24,14 +25,15 @@ from mhex.capture import Outputs
 from mhex.errors import ArgumentError, by_reason
 from mhex.inputs.samples import Pieces, shuffled
 from mhex.judge import store
-from mhex.judge.controls import RANDOM
+from mhex.judge.controls import CONTROLS, PREFIX, RANDOM
 from mhex.judge.plan import MethodGiven
 from mhex.judge.report import Report
 from mhex.judge.rows import explain_seconds
-from mhex.judge.tables import FEWEST, in_columns
+from mhex.judge.tables import in_columns
 from mhex.recommend.race import Budget, Clock, Race, seconds_of, spoken
-from mhex.recommend.score import FEW, ScoreGiven, above, race_result
-from mhex.stats.intervals import bootstrap
+from mhex.recommend.result import LEVEL, NEGLIGIBLE, Span, behind_best, beside_random, means_with_spans, shown_above
+from mhex.recommend.score import DEFAULT, ScoreGiven
+from mhex.stats.simultaneous import LEAST
 
 NAME = "recommendation"
 PAGE = f"{NAME}.html"
@@ -39,7 +41,8 @@ _JSON = f"{NAME}.json"
 _SHARE, _ANSWER, _PAGE = 0.03, 0.5, 3.0  # of the budget, and seconds, that are kept for the answer and for its page
 _MOST = 0.15  # of the budget is the most that is kept
 _ASIDE = ("report", "table", "options", "values", "saved_maps", "call")  # not in the JSON as they are
-_STANDING = {"yes": "worse", "likely": "likely worse", "no": "indistinguishable", "unknown": "too few samples"}
+_STANDING = {"yes": "worse", "no": "indistinguishable", "undecided": "left early"}
+_BUSY = 1.5  # times as long as without other work is told
 
 
 def recommend(
@@ -48,7 +51,7 @@ def recommend(
     budget: float | str = "2 min",
     *,
     methods: str | Iterable[MethodGiven] = "all",
-    score: ScoreGiven = "balanced",
+    score: ScoreGiven = DEFAULT,
     images: int | None = None,
     class_names: Sequence[str] | Mapping[int, str] | None = None,
     task: str | None = None,
@@ -65,10 +68,11 @@ def recommend(
     """Race methods on a model and a sample of its data, and say which one to use.
 
     One image is explained by every method that serves the model; those too slow for the budget are left out. The others
-    are raced by successive halving: in each round all who are left are judged on the same further images, and the
-    better half goes on, the first time after ten images if there is time for them. Control maps, which know nothing,
-    take part, and can never be recommended. The predicted class is explained. The race lasts until the budget or the
-    samples are used.
+    are raced in rounds: all who are in the race are judged on the same further images, ten in the first round if there
+    is time for them. After a round, methods leave that are shown to be worse than the best; and where time is short,
+    methods that are far behind, which are then undecided. Control maps take part, and can never be
+    recommended. The predicted class is explained. The race lasts until the budget or the samples are used, or one
+    method is left.
 
     Args:
         model: A classifier, or a bundle from `mhex.load`.
@@ -76,9 +80,9 @@ def recommend(
             their beginning.
         budget: Seconds, or text such as `"2 min"`, for all of it, with the page where there is one.
         methods: Names, or pairs of a name and its options; `"all"` for every method that serves the model.
-        score: By what methods are raced: `"balanced"`, weights of its parts (`{"faithfulness": 1, "stability": 1}`), or
-            another metric, as for `mhex.evaluate`. The default weighs faithfulness both ways by 0.5, class sensitivity
-            and stability by 0.25 each, in units of their spread over methods.
+        score: By what methods are raced: `"removal"`, `"balanced"`, weights of the parts of one of these
+            (`{"agreement": 1, "deletion": 1}`), or another metric, as for `mhex.evaluate`. The default weighs agreement
+            with losses of regions, insertion and deletion alike, in units of their spread over methods.
         images: The most images; None for as many as the budget allows.
         class_names: As for `mhex.evaluate`.
         task: As for `mhex.evaluate`.
@@ -132,20 +136,21 @@ def recommend(
 class RankedMethod:
     """A method in the table of a recommendation.
 
-    Whether it is worse than the best, and whether it is above random maps, is said in these words: `"yes"`, also after
-    Holm's correction for all methods; `"likely"`, by its own test alone; `"no"`; or `"unknown"`, by too few images for
-    any test. Control maps have None there. The standing is `"best"`, `"indistinguishable"`, `"too few samples"`,
-    `"likely worse"` or `"worse"`, with `", not above random"` where that holds; or `"control"`.
+    `worse` says whether it is worse than the best: `"yes"`, it is shown to be; `"no"`, it is in the confidence set of
+    the best; `"undecided"`, it left early for want of time, or there are fewer than six images. `above_random` says
+    what it is beside random maps: `"above"`; `"negligible"`, shown to have less than a fifth of the best's lead over
+    them; or `"undecided"`. Control maps have None in both. The standing is `"best"`, `"indistinguishable"`, `"worse"`,
+    `"left early"`, `"too few samples"`, or `"control"`.
     """
 
     method: str  # its name in tables
     standing: str
     behind: float  # mean of the best less this one in the unit of the score, on the images that both have
-    low: float  # end of its 95 % bootstrap interval
+    low: float  # end of its 95 % interval, simultaneous for all pairs of methods; NaN for fewer than six images
     high: float
     score: float  # mean over the images of this method, higher being better
     parts: Mapping[str, float]  # mean of each number that the score is made of, over the same images
-    spans: Mapping[str, tuple[float, float]]  # ends of the 95 % intervals of "score" and of all parts, by name
+    spans: Mapping[str, tuple[float, float]]  # ends of 95 % intervals of "score" and of all parts, for all methods
     worse: str | None
     above_random: str | None
     images: int  # that it was judged on
@@ -163,7 +168,7 @@ class RankedMethod:
 
     def with_interval(self, value: float, low: float, high: float) -> str:
         """A number with half the width of its interval, which few images do not have."""
-        return f"{value:.2f}" + (f" ± {(high - low) / 2:.2f}" if self.images >= FEWEST else "")
+        return f"{value:.2f}" + (f" ± {(high - low) / 2:.2f}" if math.isfinite(high - low) else "")
 
 
 @dataclass(frozen=True)
@@ -172,12 +177,19 @@ class Recommendation:
 
     method: str  # its name; a control map is never recommended
     options: Mapping[str, Any]  # of the method
-    sure: float  # share of bootstrap resamples of the images in which no other method was ahead
-    # By how much the next one is behind, in the unit of the score, and ends of its 95 % interval; None without a next.
-    margin: tuple[float, float, float] | None
+    # Share of bootstrap resamples of the images in which no other method was ahead; None for fewer than six images
+    sure: float | None
+    # By how much the next one is behind, in the unit of the score, and ends of its simultaneous 95 % interval; None
+    # without a next one, and where either has fewer than six images
+    margin: Span | None
     seconds: float  # of one explanation, as measured
-    indistinguishable: tuple[str, ...]  # methods that nothing speaks against (flips of signs of pairs, p from 0.05 on)
-    not_better_than_random: tuple[str, ...]  # of which the same holds beside random maps, by faithfulness alone
+    indistinguishable: tuple[str, ...]  # the other methods in the confidence set of the best
+    # Methods shown to have less than a fifth of the best's lead over random maps, by faithfulness alone
+    not_better_than_random: tuple[str, ...]
+    undecided: tuple[str, ...]  # neither that nor shown to be above random maps
+    # By centred or edge map: methods that are not shown to be above it by faithfulness; empty for few images
+    not_better_than_control: Mapping[str, tuple[str, ...]]
+    left_early: tuple[str, ...]  # methods that left for want of time, and are neither worse nor as good
     left_out: Mapping[str, str]  # methods that were not raced, and why
     too_slow: Mapping[str, float]  # those that the budget has no time for, and a budget, in seconds, that would have it
     table: tuple[RankedMethod, ...]  # all that were raced, the best first, control maps at the end
@@ -192,28 +204,40 @@ class Recommendation:
     call: Mapping[str, Any] = field(repr=False)  # model, methods, metric and budget, as they stand on the page
     lost: Mapping[int, str] = field(default_factory=dict, repr=False)  # samples not judged, and why, by number
     exhausted: bool = False  # whether the race ended because all samples were used
+    accuracy: tuple[int, int, int] | None = None  # samples with the right class, with a label; number of classes
+    load: float = 1.0  # times as long as on a machine without other work it took, as far as that is known
+
+    @property
+    def few(self) -> bool:
+        """Whether the best has too few images for any test."""
+        return self.table[0].images < LEAST
 
     def sentences(self) -> list[str]:
         """The answer."""
         best, count = self.table[0], sum(not line.control for line in self.table)
-        weak, samples = best.above_random in ("no", "unknown"), _many(best.images)
-        if weak:
-            first = (
+        weak, samples = best.above_random != "above", _many(best.images)
+        sentences = self._chance()
+        if self.few:
+            sentences.append(
+                f"{best.method} is first on {samples}, but that is too few to tell methods apart: it takes {LEAST}."
+                if count > 1
+                else f"{best.method} is the only method that was raced, on {samples}."
+            )
+        elif weak:
+            sentences.append(
                 f"No method is shown to beat random maps on this model and data; {best.method} is first on {samples}."
+                if not any(line.above_random == "above" for line in self.table)
+                else f"{best.method} is first on {samples}, but it is not shown to beat random maps."
             )
         elif count == 1:
-            first = f"Use {best.method}: the only method that was raced, on {samples} of your data."
+            sentences.append(f"Use {best.method}: the only method that was raced, on {samples} of your data.")
         else:
-            first = f"Use {best.method}: the best of {count} methods on {samples} of your data."
-        sentences = [first]
-        if self.rounds and self.rounds[-1][1] < FEW and count > 1:
-            sentences.append(
-                f"The sample is small: the last round had {_many(self.rounds[-1][1])}, fewer than {FEW}, so the order "
-                "of the methods may change with more."
-            )
-        if self.margin is not None:
+            sentences.append(f"Use {best.method}: the best of {count} methods on {samples} of your data.")
+        if not self.few:
+            sentences += self._beside_controls(best)
+        if self.margin is not None and self.sure is not None:
             mean, low, high = self.margin
-            span = f" (95 % interval {low:.2f} to {high:.2f})" if self.table[1].images >= FEWEST else ""
+            span = f" (95 % interval {low:.2f} to {high:.2f})" if math.isfinite(high - low) else ""
             sentences.append(
                 f"In {100 * self.sure:.0f} % of bootstrap resamples no other was ahead; {self.table[1].method} is "
                 f"next, {mean:.2f} behind{span}."
@@ -221,20 +245,67 @@ class Recommendation:
         sentences.append(f"One explanation takes {spoken(self.seconds)}.")
         if self.indistinguishable:
             sentences.append(f"As good, as far as these samples tell: {', '.join(self.indistinguishable)}.")
-            equals = [line for line in self.table if line.worse in ("no", "unknown")]
-            cheap = min(equals, key=lambda line: line.seconds)
+            cheap = min((line for line in self.table if line.worse == "no"), key=lambda line: line.seconds)
             if 2 * cheap.seconds < self.seconds:
                 sentences.append(f"The quickest of these is {cheap.method}, with {spoken(cheap.seconds)}.")
-        elif count > 1:
-            certain = all(line.worse in (None, "yes") for line in self.table[1:])
-            sentences.append(f"All others are {'' if certain else 'likely '}worse.")
-        beaten = [name for name in self.not_better_than_random if not weak or name != best.method]
-        if beaten:
-            sentences.append(f"No better than random maps here, as far as these samples tell: {', '.join(beaten)}.")
+        if self.left_early:
+            sentences.append(f"Left early for want of time, so undecided: {', '.join(self.left_early)}.")
+        worse = [line.method for line in self.table if line.worse == "yes"]
+        if worse and len(worse) == count - 1:
+            sentences.append("All others are worse.")
+        elif worse:
+            sentences.append(f"Worse: {', '.join(worse)}.")
+        if self.not_better_than_random:
+            sentences.append(
+                f"Hardly or not better than random maps, with less than {NEGLIGIBLE:.0%} of the lead of "
+                f"{best.method}: {', '.join(self.not_better_than_random)}."
+            )
+        doubtful = [name for name in self.undecided if name != best.method]
+        if doubtful and not weak:
+            sentences.append(f"Not shown to be above random maps, nor below: {', '.join(doubtful)}.")
+        sentences += self._circumstances()
+        return sentences
+
+    def _chance(self) -> list[str]:
+        """How often the model is right; at chance there is nothing to explain."""
+        if self.accuracy is None:
+            return []
+        hits, count, classes = self.accuracy
+        told = f"The model is right on {hits} of {_many(count)}"
+        if count < LEAST or stats.binomtest(hits, count, 1 / classes, alternative="greater").pvalue <= LEVEL:
+            return [f"{told}."]
+        return [f"{told}, which is not shown to be above chance (1 of {classes}): there may be nothing to explain."]
+
+    def _beside_controls(self, best: RankedMethod) -> list[str]:
+        """Sentences on centred and edge maps: whether they are as good as methods that are above random maps."""
+        sentences = []
+        strong = [line.method for line in self.table if line.above_random == "above" and line.worse != "yes"]
+        for control, names in self.not_better_than_control.items():
+            equal = [name for name in names if name in strong]
+            if best.method in equal:
+                sentences.append(
+                    f"{CONTROLS[control.removeprefix(PREFIX)].title} is as good as {best.method} here, as far as these samples tell: that map is "
+                    "made without the model."
+                )
+                equal.remove(best.method)
+            if equal:
+                sentences.append(
+                    f"{CONTROLS[control.removeprefix(PREFIX)].title} is as good as {', '.join(equal)}, as far as these samples tell."
+                )
+        return sentences
+
+    def _circumstances(self) -> list[str]:
+        """Sentences on the budget, the samples and what was left out."""
+        sentences = []
         if self.enough is not None:
             sentences.append(
                 f"Every method had {_many(self.rounds[0][1])} before the first left, which is few; a budget of about "
                 f"{spoken(self.enough)} would give ten."
+            )
+        if self.load > _BUSY:
+            sentences.append(
+                f"The machine had other work: all took about {self.load:.1f} times as long as alone, so that "
+                "fewer samples were judged."
             )
         if self.exhausted:
             sentences.append(
@@ -265,8 +336,8 @@ class Recommendation:
             line.method,
             *(f"{value:.3f}" for value in line.parts.values()),
             "" if line is self.table[0] else line.with_interval(line.behind, line.low, line.high),
-            line.standing.partition(",")[0],
-            "few samples" if line.above_random == "unknown" else line.above_random or "",
+            line.standing,
+            line.above_random or "",
             str(line.images),
             spoken(line.seconds),
         ]
@@ -309,9 +380,18 @@ class Recommendation:
     def as_dict(self) -> dict[str, Any]:
         """Everything but the rows and pictures, for JSON."""
         names = [name for name in self.__dataclass_fields__ if name not in _ASIDE]
-        table = [{**vars(line), "parts": dict(line.parts), "spans": dict(line.spans)} for line in self.table]
+        table = [_strict({**vars(line), "parts": dict(line.parts), "spans": dict(line.spans)}) for line in self.table]
         options = json.loads(json.dumps(dict(self.options), default=str))
-        return {**{name: getattr(self, name) for name in names}, "options": options, "table": table}
+        return {**{name: _strict(getattr(self, name)) for name in names}, "options": options, "table": table}
+
+
+def _strict(value: Any) -> Any:
+    """A value with None for numbers that are NaN or infinite, which JSON does not have."""
+    if isinstance(value, Mapping):
+        return {name: _strict(entry) for name, entry in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [_strict(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _many(images: int) -> str:
@@ -332,44 +412,62 @@ def check_folder(folder: Path) -> None:
 
 def answer_of(race: Race, call: Mapping[str, Any], seed: int = 0) -> Recommendation:
     """The answer of a race that is over; what is known of the call stands on the page."""
-    if not race.last:
+    rounds = race.rounds
+    if rounds is None:
         raise ArgumentError(_refusal(race))
-    report, raced = race.report, race.raced
+    report, raced, level = race.report, race.raced, rounds.level
     names = [method.label for method in raced if not method.control]
     controls = [method.label for method in raced if method.control]
     values = {name: scores for name, scores in race.score.values(report).items() if name in (*names, *controls)}
-    result = race_result({name: values[name] for name in names}, race.last, seed)
-    higher = above(race.score.faithful(report), RANDOM, names, seed)
-    beside = race_result({name: values[name] for name in (result.best, *controls)}, [result.best], seed)
+    result = rounds.result({name: values[name] for name in names})
+    faithful, best = race.score.faithful(report), result.best
+    higher = beside_random(faithful, RANDOM, names, best, level, seed)
+    behind = {**behind_best({name: values[name] for name in (best, *controls)}, best, seed), **result.behind}
     seconds, parts = explain_seconds(report.rows), race.score.parts(report)
+    everything = {name: {"score": values[name], **parts[name]} for name in values}
+    whole = {name: _whole(numbers) for name, numbers in everything.items()}
+    spans = {
+        part: means_with_spans({name: numbers[part] for name, numbers in whole.items()}, seed)
+        for part in next(iter(whole.values()))
+    }
 
     def line(name: str) -> RankedMethod:
-        is_control, is_best = name in controls, name == result.best
-        group = beside if is_control else result
-        worse = None if is_control else "no" if is_best else result.worse[name].answer
-        above_random = None if is_control else higher[name].answer
-        standing = "control" if worse is None else "best" if is_best else _STANDING[worse]
-        if above_random == "no":
-            standing += ", not above random"
-        means, spans = _means({"score": values[name], **parts[name]}, seed)
-        score, images = means.pop("score"), group.images[name]
-        numbers = (*group.behind[name], score, means, spans)
-        return RankedMethod(name, standing, *numbers, worse, above_random, images, seconds[name])
+        worse = None if name in controls else result.worse[name]
+        few = worse == "undecided" and name not in rounds.early
+        standing = (
+            "best" if name == best else "control" if worse is None else "too few samples" if few else _STANDING[worse]
+        )
+        means = {part: spans[part][name][0] for part in spans}
+        ends = {part: spans[part][name][1:] for part in spans}
+        count, score = int(values[name].isfinite().sum()), means.pop("score")
+        numbers = (*behind[name], score, means, ends)
+        return RankedMethod(name, standing, *numbers, worse, higher.get(name), count, seconds[name])
 
-    winner = next(method for method in raced if method.label == result.best)
+    enough = result.images[best] >= LEAST
+    margin = behind[result.order[1]] if len(result.order) > 1 else None
+    beside = {
+        control: tuple(name for name, shown in shown_above(faithful, control, names, level, seed).items() if not shown)
+        for control in controls
+        if control != RANDOM and enough
+    }
+    winner = next(method for method in raced if method.label == best)
+    last = sorted(controls, key=lambda name: behind[name][0])
     return Recommendation(
         method=winner.name,
         options=dict(winner.options),
         sure=result.sure,
-        margin=result.behind[result.order[1]] if len(result.order) > 1 else None,
-        seconds=seconds[result.best],
+        margin=margin if margin is not None and not math.isnan(margin[1]) else None,
+        seconds=seconds[best],
         indistinguishable=result.equals,
-        not_better_than_random=tuple(name for name in result.order if higher[name].answer == "no"),
+        not_better_than_random=tuple(name for name in result.order if higher[name] == "negligible"),
+        undecided=tuple(name for name in result.order if higher[name] == "undecided"),
+        not_better_than_control=beside,
+        left_early=tuple(name for name in result.order if name in race.rounds.early),
         left_out=dict(race.left_out),
         too_slow=dict(race.too_slow),
-        table=tuple(line(name) for name in (*result.order, *beside.order[1:])),
+        table=tuple(line(name) for name in (*result.order, *last)),
         score=race.score.words,
-        rounds=tuple(race.rounds),
+        rounds=tuple(race.rounds.history),
         enough=race.enough,
         used=race.budget.used,
         budget=race.budget.seconds,
@@ -379,6 +477,8 @@ def answer_of(race: Race, call: Mapping[str, Any], seed: int = 0) -> Recommendat
         call=call,
         lost=race.lost,
         exhausted=race.exhausted,
+        accuracy=race.accuracy,
+        load=race.budget.load,
     )
 
 
@@ -397,12 +497,7 @@ def _refusal(race: Race) -> str:
     )
 
 
-def _means(numbers: Mapping[str, Tensor], seed: int) -> tuple[dict[str, float], dict[str, tuple[float, float]]]:
-    """Mean of each number (n,) over the images that have all, and ends of its interval."""
-    table = torch.stack([values.double().cpu() for values in numbers.values()], 1)
-    rows = table[table.isfinite().all(1)]
-    if not len(rows):
-        return dict.fromkeys(numbers, math.nan), dict.fromkeys(numbers, (math.nan, math.nan))
-    ends = bootstrap(rows, lambda drawn: drawn.mean(-2), seed=seed)
-    spans = zip(ends.low.tolist(), ends.high.tolist(), strict=True)
-    return dict(zip(numbers, rows.mean(0).tolist(), strict=True)), dict(zip(numbers, spans, strict=True))
+def _whole(numbers: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Numbers of each image (n,) by name, with NaN in all of them for images without one of them."""
+    missing = ~torch.stack([values.isfinite() for values in numbers.values()]).all(0)
+    return {name: values.double().cpu().masked_fill(missing.cpu(), torch.nan) for name, values in numbers.items()}

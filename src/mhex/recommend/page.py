@@ -9,9 +9,9 @@ from mhex.judge.controls import RANDOM
 from mhex.judge.page import cost_html, curves_html, facts_html, map_cards, sections_of
 from mhex.judge.report import Evaluation
 from mhex.judge.store import explanations_from
-from mhex.judge.tables import FEWEST
 from mhex.recommend.answer import Recommendation
 from mhex.recommend.race import spoken
+from mhex.stats.simultaneous import LEAST
 from mhex.viz.charts import box_figure, styles_of
 from mhex.viz.pages import charts_html, page, part, sample_html
 
@@ -33,7 +33,7 @@ def recommendation_page(advice: Recommendation) -> str:
         "How it was made": facts_html(entry),
     }
     title = f"Which method explains {advice.call['model']} best?"
-    return page(title, advice.sentences()[0], sections_of(_TEMPLATE, pieces, few=FEWEST))
+    return page(title, advice.sentences()[0], sections_of(_TEMPLATE, pieces, few=LEAST))
 
 
 def first_pieces(advice: Recommendation) -> dict[str, str]:
@@ -71,7 +71,7 @@ def _behind(advice: Recommendation) -> str:
     """Paired differences per sample, as boxes; empty where there is no second method."""
     best, *lines = advice.table
     names = [line.method for line in lines if not line.control]
-    if not names or best.images < 2:
+    if not names or advice.few:
         return ""
     styles = styles_of(names, [line.method for line in lines if line.control])
     rows = {name: (advice.values[best.method] - advice.values[name]).tolist() for name in styles}

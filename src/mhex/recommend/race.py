@@ -1,9 +1,9 @@
-"""A race of methods under a time budget: successive halving on the same images for all methods still in it."""
+"""A race of methods under a time budget: rounds on the same images for all methods that are still in it."""
 
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,26 +15,27 @@ from mhex._settings import check_that
 from mhex.bundle import Bundle
 from mhex.capture import find_anatomy
 from mhex.errors import ArgumentError, CaptureError, MissingExtraError, UnsupportedModelError
+from mhex.inputs import Prepared
 from mhex.inputs.samples import PIECE, Pieces, Samples, look_for
 from mhex.judge.cases import Run, SoundSamples, none_judged
-from mhex.judge.controls import PREFIX, RANDOM
+from mhex.judge.controls import PREFIX
 from mhex.judge.evaluation import NOT_FINITE, judge_batch
 from mhex.judge.plan import MethodGiven, MethodRun, method_runs
 from mhex.judge.report import Report
 from mhex.methods import all_methods, get_method
 from mhex.perturb import Subject
-from mhex.recommend.score import ScoreGiven, score_of
+from mhex.recommend.rounds import FRESH, Rounds
+from mhex.recommend.score import DEFAULT, ScoreGiven, score_of
 
 Clock = Callable[[], float]
-AIM = 10  # samples for all before the first leave: flips of fewer signs show nothing that holds for twenty methods
+AIM = 10  # samples for all before the first leave: fewer show little that holds for twenty methods
 _UNITS = {"": 1, "s": 1, "sec": 1, "second": 1, "m": 60, "min": 60, "minute": 60, "h": 3600, "hour": 3600}
 _SHORT = 0.1  # seconds below which the time at work may be too coarse
-_WAITING = 4  # times the time at work is what a machine that others use too may take
 _DOUBT = 2  # a guess may be so far off
 _LIMIT = 0.2  # of the budget is the most that so many samples by one method may cost, where there are many methods
 _ALL = 0.8  # and so much where it is the only one
 _FAR = 2.5  # times the mean cost of the others is more than a fair share
-_MAPS = 3  # of each sample: of its class, of another, and with noise
+_MAPS = 3  # of each sample where the score explains again: of its class, of another, and with noise
 _UNKNOWN = 400.0  # forward passes that a method is taken to need for a map, if it does not say
 _CANNOT = (UnsupportedModelError, CaptureError, MissingExtraError)
 _TRYING = 0.4  # of the budget at most is spent on the first image, by which costs are learnt
@@ -72,25 +73,34 @@ class Budget:
     """A time budget, in seconds by a clock, that runs from now on.
 
     `work` is a clock of the time that this process was at work, not waiting for its turn on a busy machine; None where
-    that is not known, as for work on a GPU.
+    that is not known, as for work on a GPU. Threads at work at the same time are all counted, so that a wait is seen
+    where all of them together had less than one core.
     """
 
     def __init__(self, seconds: float, clock: Clock = time.perf_counter, work: Clock | None = None) -> None:
         self.seconds, self.clock, self.work = seconds, clock, work
         self.reserve = 0.0  # seconds that are kept for what comes after the race
+        self._passed = self._counted = 0.0  # seconds of all that was timed, with waits and without
         self.started = clock()
 
     def timer(self) -> Clock:
-        """Start to measure: the function gives the seconds since then, without long waits for other processes."""
+        """Start to measure: the function gives the seconds since then, without waits for other processes."""
         begun, busy = self.clock(), 0.0 if self.work is None else self.work()
 
         def seconds() -> float:
-            passed = self.clock() - begun
-            if self.work is None or passed < _SHORT:
-                return passed
-            return min(passed, max(_SHORT, _WAITING * (self.work() - busy)))
+            counted = passed = self.clock() - begun
+            if self.work is not None and passed >= _SHORT:
+                counted = min(passed, max(_SHORT, self.work() - busy))
+            self._passed += passed
+            self._counted += counted
+            return counted
 
         return seconds
+
+    @property
+    def load(self) -> float:
+        """How many times as long as on a machine without other work all took that was timed; 1 where not known."""
+        return self._passed / self._counted if self._counted > 0 else 1.0
 
     @property
     def used(self) -> float:
@@ -118,9 +128,9 @@ class Costs:
         return max(_LIMIT, _ALL / self.methods) * self.budget / AIM
 
     def note(self, name: str, seconds: float) -> None:
-        """Note a measured cost; the first is forgotten when a second comes, because it may hold a cold start."""
-        visits = self._seen.get(name, 0)
-        self.seconds[name] = seconds if visits < 2 else (self.seconds[name] + seconds) / 2
+        """Note a measured cost: the least of the first two, because either may hold a cold start or a wait."""
+        visits, before = self._seen.get(name, 0), self.seconds.get(name, seconds)
+        self.seconds[name] = min(before, seconds) if visits < 2 else (before + seconds) / 2
         self._seen[name] = visits + 1
 
     def total(self, methods: Iterable[MethodRun]) -> float:
@@ -176,7 +186,7 @@ class Race:
         budget: Budget,
         *,
         methods: str | Iterable[MethodGiven] = "all",
-        score: ScoreGiven = "balanced",
+        score: ScoreGiven = DEFAULT,
         **options: Any,
     ) -> None:
         self.pieces, self.budget = pieces, budget
@@ -185,6 +195,7 @@ class Race:
             budget.work = time.process_time
         anatomy = find_anatomy(run.model, run.subject.batch)
         self.score = score_of(score, anatomy.modality, run.seed)
+        self._maps = _MAPS if self.score.metric.spec.explains else 1
         needs = self.score.metric.needs
         for name in needs:
             look_for(name, f"The score {self.score.metric.label!r}", [run.first], iter(()))
@@ -202,14 +213,15 @@ class Race:
         refusals = {spec.name: spec.refusal(anatomy) for spec in all_methods().values() if every}
         self.left_out = {name: why for name, why in refusals.items() if why}
         self.too_slow: dict[str, float] = {}
-        self.rounds: list[tuple[int, int]] = []
-        self.last: list[str] = []  # methods of the last round
+        self.rounds: Rounds | None = None  # None until all were tried, or where no method can be raced
+        self.accuracy: tuple[int, int, int] | None = None  # right classes, samples with a label, number of classes
         self.enough: float | None = None
         self.exhausted = False
         self.costs = Costs(budget.seconds, max(1, sum(not method.control for method in self.entrants)))
         self.say: Callable[[str], None] = lambda text: None
         self._stage = ""  # of the race, in words
         self._place = 1  # of the next piece
+        self._answered: set[int] = set()  # pieces whose predicted classes were compared with labels
         self._done: set[tuple[int, str]] = set()  # pieces, and methods that were judged on them early
 
     def _run(self, model: nn.Module | Bundle, options: Any) -> Run:
@@ -249,26 +261,36 @@ class Race:
     def go(self) -> None:
         """Race until the budget is used, the data is at its end, or one method is left."""
         self._try_all()
-        alive = sorted(self.raced, key=lambda method: not method.control)  # what all share is in the time of the first
-        methods = self._methods
+        entries = {method.label: method for method in self.raced}
+        methods = [method.label for method in self._methods]
         if not methods:
             return
-        rounds = max(1, math.ceil(math.log2(max(2, len(methods)))))
-        for number in range(rounds):
-            self._stage = f"round {number + 1} of {rounds}: {len(methods)} methods"
+        controls = [name for name in entries if name not in methods]
+        self.rounds = rounds = Rounds(methods, controls, self.run.seed)
+        going = True
+        while going:
+            alive = [entries[name] for name in rounds.alive]  # what all share is in the time of the first
+            self._stage = (
+                f"round {rounds.planned - rounds.further + 1} of {rounds.planned}: {len(rounds.methods)} methods"
+            )
             self.say(self._stage)
-            going = self._round(alive, self._until(number, rounds, alive))
-            if number == 0:
-                self.score = self.score.with_units(self.report, [method.label for method in methods])
+            going = self._round(alive, self._until(alive, rounds))
+            if not rounds.history:
+                self.score = self.score.with_units(self.report, methods)
                 if self._images(methods) < AIM and self.pieces.get(self._place) is not None:
                     self.enough = self._enough(alive)
-            self.rounds.append((len(methods), self._images(methods)))
-            self.last = [method.label for method in methods]
-            if not going:
-                break
-            if len(methods) > 2:
-                alive, methods = self._half(alive, methods)
+            report = self.report
+            values, faithful = self.score.values(report), self.score.faithful(report)
+            going = rounds.note(values) and going and rounds.end_round(values, faithful, self._affordable)
         self.exhausted = self.pieces.get(self._place) is None
+
+    def _affordable(self, names: Sequence[str]) -> float:
+        """How many more images the budget has for methods and controls."""
+        return self.budget.remaining / max(1e-9, self._seconds(names))
+
+    def _seconds(self, names: Iterable[str]) -> float:
+        """Seconds of a sample by all of these, on the machine as busy as it is."""
+        return self.budget.load * sum(self.costs.seconds[name] for name in names)
 
     def _try_all(self) -> None:
         """Judge one image by every method, the cheap ones first; methods too slow for the budget are left out."""
@@ -283,7 +305,7 @@ class Race:
                 # No method leaves because the machine was busy for a moment.
                 again = self._forward()
                 forward, unsure = min(forward, again), again * _ALIKE < forward
-            guess = _MAPS * passes(method) * forward
+            guess = self._maps * passes(method) * forward
             if self._hopeless(method, forward):
                 self._leave(method, guess, self.costs.needed(guess), tried=False)
             elif not method.control and guess > min(_TRYING * self.budget.seconds - spent, self.budget.remaining):
@@ -320,7 +342,7 @@ class Race:
 
     def _hopeless(self, method: MethodRun, forward: float) -> bool:
         """Whether a method is too slow to be tried, if a guess by the seconds of a pass is worth anything."""
-        return not method.control and _MAPS * passes(method) * forward > _DOUBT * self.costs.limit
+        return not method.control and self._maps * passes(method) * forward > _DOUBT * self.costs.limit
 
     def _rehearse(self, first: Samples, methods: list[MethodRun]) -> None:
         """Judge by the first method that can, and forget it, so that nobody's cost has what is loaded on the way."""
@@ -337,8 +359,10 @@ class Race:
             return
 
     def _leave_out(self) -> None:
-        """Leave out methods that are too slow by what was measured."""
-        for method in self.costs.over(self._methods):
+        """Leave out methods that are too slow by what was measured twice."""
+        slow = self.costs.over(self._methods)
+        rest = [method for method in self._methods if method not in slow]
+        for method in [*slow, *self.costs.crowding(rest, _MOST * self.budget.remaining)]:
             # It may have been slow once: the machine was busy, or something was loaded.
             piece, seconds = self.pieces.get(1), self.costs.seconds[method.label]
             until = (_TRYING + _AGAIN) * self.budget.seconds
@@ -361,20 +385,25 @@ class Race:
 
     def _enough(self, methods: list[MethodRun]) -> float:
         """A budget, in seconds, by which all of these would have enough images in the first round."""
-        return max(1.2 * self.budget.seconds, _SPARE * AIM * self.costs.total(methods) / _MOST + self.budget.reserve)
+        return max(
+            1.2 * self.budget.seconds,
+            _SPARE * AIM * self._seconds(method.label for method in methods) / _MOST + self.budget.reserve,
+        )
 
-    def _until(self, number: int, rounds: int, alive: list[MethodRun]) -> float:
+    def _until(self, alive: list[MethodRun], rounds: Rounds) -> float:
         """When a round ends, in seconds since the start."""
-        share = time = max(0.0, self.budget.remaining)
-        if number == 0 and rounds > 1:
-            pieces = math.ceil((AIM - 1) / PIECE)
-            share = min(_MOST * time, max(_FIRST * time, _SPARE * pieces * PIECE * self.costs.total(alive)))
-        return self.budget.used + (share if number == 0 else time / (rounds - number))
+        time, cost = max(0.0, self.budget.remaining), self._seconds(method.label for method in alive)
+        if rounds.further == 1:
+            return self.budget.used + time
+        if rounds.history:
+            return self.budget.used + min(time, max(time / rounds.further, _SPARE * (FRESH + 1) * cost))
+        pieces = math.ceil((AIM - 1) / PIECE)
+        return self.budget.used + min(_MOST * time, max(_FIRST * time, _SPARE * pieces * PIECE * cost))
 
     def _round(self, alive: list[MethodRun], until: float) -> bool:
         """Judge more images by all methods still in it, until a time; whether there are more of them, and time."""
         while (piece := self.pieces.get(self._place)) is not None:
-            if self.budget.used + len(piece.ids) * self.costs.total(alive) > until:
+            if self.budget.used + len(piece.ids) * self._seconds(method.label for method in alive) > until:
                 return True
             if not self._judge(self._place, piece, alive):
                 return False
@@ -395,7 +424,7 @@ class Race:
             for method in methods:
                 if (place, method.label) in self._done:
                     continue
-                if place and self.budget.remaining < size * self.costs.seconds[method.label]:
+                if place and self.budget.remaining < size * self._seconds([method.label]):
                     complete = False
                     return
                 if place:
@@ -406,22 +435,24 @@ class Race:
                 self._done.add((place, method.label))
 
         judge_batch(self.run, *sound, watched(), [self.score.metric])
+        if place not in self._answered:
+            self._answered.add(place)
+            self._note_accuracy(*sound)
         return complete
 
-    def _half(self, alive: list[MethodRun], methods: list[MethodRun]) -> tuple[list[MethodRun], list[MethodRun]]:
-        """The better half: control maps and methods, and the methods alone."""
-        values = self.score.values(self.report)
-        table = torch.stack([values[method.label] for method in alive])
-        averages = table[:, table.isfinite().all(0)].mean(1).tolist()  # on the images that all of these have
-        means = dict(zip((method.label for method in alive), averages, strict=True))
-        methods = sorted(methods, key=lambda method: -means[method.label])[: max(2, math.ceil(len(methods) / 2))]
-        # Random maps stay, for the tests; the other controls go when they are behind all.
-        floor = means[methods[-1].label]
-        controls = [entry for entry in alive if entry.control]
-        controls = [entry for entry in controls if entry.label == RANDOM or means[entry.label] >= floor]
-        return [*controls, *methods], methods
+    def _note_accuracy(self, samples: Samples, prepared: Prepared) -> None:
+        """Count the labels that the model predicts, where there are labels, and one class for each sample."""
+        if samples.label is None or self.run.task != "classification":
+            return
+        subject = Subject(self.run.entrances[self.run.model], prepared, ids=samples.ids, outputs=self.run.outputs)
+        labels = samples.label.to(subject.device)
+        known = (labels >= 0) & subject.logits.isfinite().all(1)
+        hits, count, _ = self.accuracy or (0, 0, 0)
+        right = int((subject.predicted == labels)[known].sum())
+        if bool(known.any()):
+            self.accuracy = hits + right, count + int(known.sum()), subject.count
 
-    def _images(self, methods: list[MethodRun]) -> int:
+    def _images(self, methods: Sequence[str]) -> int:
         """Number of images that count for all of these."""
         values = self.score.values(self.report)
-        return int(torch.stack([values[method.label].isfinite() for method in methods]).all(0).sum())
+        return int(torch.stack([values[name].isfinite() for name in methods]).all(0).sum())

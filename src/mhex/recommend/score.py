@@ -1,8 +1,7 @@
-"""By what methods are raced, and what a race shows: the best method, its equals, and those no better than chance."""
+"""By what methods are raced."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -14,15 +13,15 @@ from mhex.errors import ArgumentError, ArgumentTypeError, unknown_name
 from mhex.judge.plan import MetricRun, metric_runs
 from mhex.judge.report import Report
 from mhex.metrics.registry import all_metrics
-from mhex.stats.intervals import resampled
-from mhex.stats.paired_tests import at_floor, holm, sign_flip
 
-WEIGHTS: Mapping[str, float] = {"faithfulness": 0.5, "class_sensitivity": 0.25, "stability": 0.25}
-LEVEL = 0.05
-FEW = 8  # with fewer images, flips miss half of what is clear, so that they say nothing against a difference
+DEFAULT = "removal"
+# Metrics of several columns, and the weight of each column where users give none.
+WEIGHTS: Mapping[str, Mapping[str, float]] = {
+    DEFAULT: {"agreement": 1 / 3, "insertion": 1 / 3, "deletion": 1 / 3},
+    "balanced": {"faithfulness": 0.5, "class_sensitivity": 0.25, "stability": 0.25},
+}
 ScoreGiven = str | Mapping[str, float] | tuple[str, Mapping[str, object]]
-_BALANCED = "balanced"
-_RESAMPLES = 4000
+_FAITHFUL = "faithfulness"
 
 
 @dataclass(frozen=True)
@@ -71,129 +70,52 @@ class Score:
 
     def values(self, report: Report) -> dict[str, Tensor]:
         """Score of each image, (n,), by method; higher is better, NaN where there is none."""
-        scale = [weight / self.units[name] for name, weight in self.weights.items()]
-        scale = scale or [1.0 if self.metric.metric.better[0] else -1.0]
+        better = self.metric.metric.better
+        scale = [weight / self.units[name] for name, weight in self.weights.items()] or [1.0]
+        scale = [size if higher else -size for size, higher in zip(scale, better, strict=False)]
         factors = torch.tensor(scale, dtype=torch.float64)
         return {name: torch.stack([*parts.values()], 1) @ factors for name, parts in self.parts(report).items()}
 
     def faithful(self, report: Report) -> dict[str, Tensor]:
         """What is compared with random maps: faithfulness alone; the score where there is no such part."""
-        if not self.weights:
+        if _FAITHFUL not in self.weights:
             return self.values(report)
-        return {name: parts["faithfulness"] for name, parts in self.parts(report).items()}
+        return {name: parts[_FAITHFUL] for name, parts in self.parts(report).items()}
 
 
 def score_of(score: ScoreGiven, modality: str, seed: int) -> Score:
     """The score that a user asks for, see `mhex.recommend`; weights left out are 0, and texts have no stability."""
     if not isinstance(score, (str, tuple, Mapping)):
-        raise ArgumentTypeError(
-            f"Expected a metric or weights of {', '.join(WEIGHTS)}, but got {type(score).__name__}."
-        )
-    name = _BALANCED if isinstance(score, Mapping) else score if isinstance(score, str) else score[0]
+        parts = ", ".join(name for weights in WEIGHTS.values() for name in weights)
+        raise ArgumentTypeError(f"Expected a metric or weights of {parts}, but got {type(score).__name__}.")
+    entry = _weighted(score) if isinstance(score, Mapping) else score
+    name = entry if isinstance(entry, str) else entry[0]
     if isinstance(name, str) and name.partition(":")[0] not in all_metrics():
         raise unknown_name("score", name, all_metrics())
-    metric = metric_runs([name if isinstance(score, Mapping) else score], modality, seed)[0]
-    if metric.spec.name == _BALANCED:
-        return Score(metric, _weights(score if isinstance(score, Mapping) else WEIGHTS, metric.metric.columns))
+    metric = metric_runs([entry], modality, seed)[0]
+    if metric.spec.name in WEIGHTS:
+        weights = score if isinstance(score, Mapping) else WEIGHTS[metric.spec.name]
+        return Score(metric, _weights(weights, metric.metric.columns))
     if metric.metric.better[0] is None:
         raise ArgumentError(f"Neither high nor low is better for {metric.label!r}, so methods cannot be raced by it.")
     return Score(metric)
 
 
+def _weighted(weights: Mapping[str, float]) -> str:
+    """The metric whose columns are weighed; parts of several are refused."""
+    known = [name for columns in WEIGHTS.values() for name in columns]
+    for name, value in weights.items():
+        if name not in known:
+            raise unknown_name("part of the score", str(name), known)
+        check_number(f"the weight of {name!r}", value)
+    metrics = [name for name, columns in WEIGHTS.items() if set(weights) & set(columns)]
+    choices = " or ".join(", ".join(columns) for columns in WEIGHTS.values())
+    check_that(len(metrics) == 1, f"weights of the parts of one score, {choices}", ", ".join(weights) or "none")
+    return metrics[0]
+
+
 def _weights(weights: Mapping[str, float], columns: Sequence[str]) -> dict[str, float]:
     """Weights of the columns that there are, summing to 1."""
-    for name, value in weights.items():
-        if name not in WEIGHTS:
-            raise unknown_name("part of the score", str(name), WEIGHTS)
-        check_number(f"the weight of {name!r}", value)
     total = sum(float(weights.get(name, 0)) for name in columns)
     check_that(total > 0, f"a weight above 0 for one of {', '.join(columns)}", dict(weights))
     return {name: float(weights.get(name, 0)) / total for name in columns}
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A difference that should be above 0, on the images that two methods have in common."""
-
-    mean: float  # mean of the difference; NaN without a common image
-    p: float  # P of the sign-flip test, two-sided
-    corrected: float  # the same corrected (Holm) for all that were tested together
-    n: int  # number of images
-
-    @property
-    def at_floor(self) -> bool:
-        """Whether no drawn flip reached the difference, so that both p are upper bounds."""
-        return at_floor(self.p)
-
-    @property
-    def answer(self) -> str:
-        """What was shown: `"yes"`, `"likely"` (without the correction), `"no"`, or `"unknown"` by too few images."""
-        if self.mean > 0 and self.p < LEVEL:
-            return "yes" if self.corrected < LEVEL else "likely"
-        return "no" if self.n >= FEW else "unknown"
-
-
-@dataclass(frozen=True)
-class RaceResult:
-    """The method that won, and how sure that is."""
-
-    order: tuple[str, ...]  # methods by how far they are behind the best on the images that both have; the best first
-    # Mean of the best less each method, and its 95 % bootstrap interval, by name; those of the best are 0
-    behind: Mapping[str, tuple[float, float, float]]
-    worse: Mapping[str, Difference]  # the best against each method, by name
-    sure: float  # share of resamples of the images in which no method was ahead of the best
-    images: Mapping[str, int]  # number of images of each
-
-    @property
-    def best(self) -> str:
-        return self.order[0]
-
-    @property
-    def equals(self) -> tuple[str, ...]:
-        """Methods that nothing speaks against: not worse than the best also by a test of their own."""
-        return tuple(name for name in self.order[1:] if self.worse[name].answer in ("no", "unknown"))
-
-
-def race_result(values: Mapping[str, Tensor], last: Sequence[str], seed: int = 0) -> RaceResult:
-    """The result of a race.
-
-    Values are scores of each image, (n,), by method; NaN where it has none. Of the methods of the last round the one
-    with the best mean has won. Pairs are tested by flips of signs, as in tables, with Holm's correction for all pairs
-    with the best.
-    """
-    common = torch.stack([values[name].isfinite() for name in last]).all(0)
-    means = {name: float(values[name][common].mean()) if common.any() else -math.inf for name in last}
-    best = max(last, key=means.__getitem__)
-    names = [name for name in values if name != best]
-    differences = {name: values[best] - values[name] for name in names}  # NaN where either has no value
-    behind, sure = {best: (0.0, 0.0, 0.0)}, 1.0
-    if names:
-        table = torch.stack(list(differences.values()), 1)
-        finite = table[table.isfinite().any(1)]
-        draws = resampled(finite, lambda rows: rows.nanmean(-2), _RESAMPLES, seed)
-        ends = draws.nanquantile(torch.tensor([0.025, 0.975], dtype=draws.dtype), 0)
-        spans = zip(finite.nanmean(0).tolist(), *ends.tolist(), strict=True)
-        behind |= dict(zip(names, spans, strict=True))
-        # Where a draw has no image of a method, it says nothing of that one.
-        sure = float((draws.nan_to_num(math.inf) > 0).all(1).double().mean())
-    order = sorted(names, key=lambda name: behind[name][0])
-    counts = {name: int(scores.isfinite().sum()) for name, scores in values.items()}
-    return RaceResult((best, *order), behind, above_zero(differences, seed), sure, counts)
-
-
-def above(values: Mapping[str, Tensor], floor: str, methods: Sequence[str], seed: int = 0) -> dict[str, Difference]:
-    """Whether methods are better than a control map, by name, from values of each image, (n,), higher being better."""
-    return above_zero({name: values[name] - values[floor] for name in methods}, seed)
-
-
-def above_zero(differences: Mapping[str, Tensor], seed: int = 0) -> dict[str, Difference]:
-    """Tests of differences, (n,) each, that should be above 0, by name; NaN does not count."""
-    # The same as in tables: two-sided sign flips, corrected for all, and then whether the mean is above 0.
-    if not differences:
-        return {}
-    table = torch.stack(list(differences.values()), 1).double().cpu()
-    finite = table.isfinite()
-    counts, d = finite.sum(0), table.where(finite, 0.0)
-    p = sign_flip(d, seed).tolist()
-    tests = zip((d.sum(0) / counts).tolist(), p, holm(p), counts.tolist(), strict=True)
-    return {name: Difference(*test) for name, test in zip(differences, tests, strict=True)}

@@ -46,7 +46,7 @@ def full(**changes: Tensor) -> Any:
 
 
 def answer(pick: str, flagged: tuple[str, ...] = (), **said: str) -> dict[str, Any]:
-    told = {"best": "yes", "equal": "yes", "worse": "likely", "weak": "no", **said}
+    told = {"best": "above", "equal": "above", "worse": "above", "weak": "negligible", **said}
     names = [pick, *(name for name in told if name != pick)]
     table = [{"method": name, "above_random": told[name]} for name in names]
     table.append({"method": "control:random", "above_random": None})
@@ -67,7 +67,7 @@ def test_a_pick_is_right_if_it_is_not_rated_worse() -> None:
     assert found.images == N
     assert [judged(found, answer(name)).right for name in ("best", "equal", "worse")] == [True, True, False]
     with pytest.raises(ArgumentError, match="'gone' among the methods"):
-        judged(found, answer("gone", gone="yes"))
+        judged(found, answer("gone", gone="above"))
 
 
 def test_flags_are_counted() -> None:
@@ -76,9 +76,9 @@ def test_flags_are_counted() -> None:
     found = Full.of(full())
     one = judged(found, answer("best", ("weak", "worse")))
     assert (one.hits, one.misses, one.false, one.untold) == (("weak",), (), ("worse",), ())
-    one = judged(found, answer("best", weak="likely"))
+    one = judged(found, answer("best", weak="above"))
     assert (one.hits, one.misses, one.false, one.untold) == ((), ("weak",), (), ())
-    one = judged(found, answer("best", weak="unknown"))
+    one = judged(found, answer("best", weak="undecided"))
     assert (one.misses, one.untold) == ((), ("weak",))
     assert "best, not rated worse" in one.words
 
@@ -102,14 +102,6 @@ def test_the_page_tells_commands_counts_and_intervals(tmp_path: Path) -> None:
     assert "| 2 | `worse` | **yes**: " in said
     assert "| 11, 30 | 99 |" in said
     assert "| `slow` | 8 |" in said
-
-
-def test_p_text() -> None:
-    from recommend_page import p_text
-
-    texts = ["< 1e-300", "< 1e-300", "0.012", "1.000", "3.2e-07"]
-    assert p_text(0.0027, bound=True) == "at most 0.003"
-    assert [p_text(p) for p in (0.0, 1e-310, 0.0123456, 1.0, 3.21e-7)] == texts
 
 
 def test_races_need_a_benchmark(tmp_path: Path) -> None:

@@ -21,20 +21,23 @@ FOUR: Any = ["input-x-gradient", GRADIENT, ("smoothgrad", {"n": 3}), ("rise", {"
 def test_the_budget_is_kept(budget: float) -> None:
     clock = Clock()
     found = run(Linear(clock, 0.02), budget=budget, methods=FOUR, clock=clock, data=images(500))
-    assert 0.6 * budget < found.used <= budget
-    assert [methods for methods, _ in found.rounds] == [4, 2]
-    assert found.rounds[1][1] > found.rounds[0][1] > 1
+    assert found.used <= budget
+    # All is used, unless a single method is left.
+    assert found.used > 0.6 * budget or sum(line.worse == "no" for line in found.table) == 1
+    assert found.rounds[0][0] == 4
+    assert found.rounds[-1][1] >= found.rounds[0][1] > 1
 
 
-def test_the_better_half_goes_on() -> None:
+def test_methods_that_are_shown_to_be_worse_leave() -> None:
     """Pixel times gradient is exact, and gradients alone are the worst of the four."""
     clock = Clock()
-    advice = run(Linear(clock, 0.02), budget=30, methods=FOUR, clock=clock, data=images(500))
-    counts = {line.method: line.images for line in advice.table if not line.control}
-    assert [methods for methods, _ in advice.rounds] == [4, 2]
+    advice = run(Linear(clock, 0.02), budget=100, methods=FOUR, clock=clock, data=images(500))
+    lines = {line.method: line for line in advice.table}
     assert advice.method == "input-x-gradient"
-    assert counts["input-x-gradient"] == advice.rounds[1][1] > advice.rounds[0][1]
-    assert counts[GRADIENT_NAME] == counts["smoothgrad (n=3)"] == advice.rounds[0][1]
+    assert advice.rounds[0][0] == 4
+    assert lines[GRADIENT_NAME].worse == "yes"
+    assert lines[GRADIENT_NAME].standing == "worse"
+    assert AIM <= lines[GRADIENT_NAME].images <= lines["input-x-gradient"].images
 
 
 def test_some_of_the_budget_is_kept_for_the_page(tmp_path: Any) -> None:
@@ -53,7 +56,7 @@ def test_all_have_ten_samples_before_the_first_leave() -> None:
     found = run(Linear(clock, 0.02), budget=60, methods=FOUR, clock=clock, data=images(16))
     assert found.rounds[0] == (4, 14)
     assert found.enough is None
-    assert all(line.above_random in ("yes", "no", "likely") for line in found.table if not line.control)
+    assert all(line.above_random in ("above", "negligible", "undecided") for line in found.table if not line.control)
     clock = Clock()
     found = run(Linear(clock, 0.02), budget=20, methods=FOUR, clock=clock, data=images(500))
     assert found.rounds[0][1] < AIM
@@ -70,8 +73,8 @@ def test_all_have_ten_samples_before_the_first_leave() -> None:
 def test_with_too_few_samples_nothing_is_flagged() -> None:
     found = run(methods=[GRADIENT, "input-x-gradient"], data=images(5))
     assert found.not_better_than_random == ()
-    assert [line.above_random for line in found.table if not line.control] == ["unknown", "unknown"]
-    assert found.sentences()[0].startswith("No method is shown to beat random maps")
+    assert [line.above_random for line in found.table if not line.control] == ["undecided", "undecided"]
+    assert "too few to tell methods apart" in found.sentences()[0]
     assert {line.standing for line in found.table} == {"best", "too few samples", "control"}
 
 
@@ -195,7 +198,8 @@ def test_time_at_work_bounds_what_is_measured() -> None:
     watch = Budget(60, clock, work)
     seconds = watch.timer()
     clock.now, work.now = clock.now + 50, work.now + 1
-    assert seconds() == pytest.approx(4, rel=0.01)
+    assert seconds() == pytest.approx(1, rel=0.01)
+    assert watch.load == pytest.approx(50, rel=0.01)
     seconds = watch.timer()
     clock.now, work.now = clock.now + 3, work.now + 6  # two threads
     assert seconds() == pytest.approx(3, rel=0.01)
@@ -259,6 +263,9 @@ def test_costs_forget_the_first() -> None:
     for seconds in (9.0, 1.0, 2.0):
         costs.note("a", seconds)
     assert costs.seconds == {"a": 1.5}
+    costs.note("b", 1.0)
+    costs.note("b", 9.0)  # a wait at the second try is forgotten too
+    assert costs.seconds["b"] == 1.0
     assert passes(MethodRun("rise", {"n": 7})) == 7
     assert passes(MethodRun("control:random")) == 0
     assert costs.needed(costs.limit) == pytest.approx(100)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 import mhex
 from mhex.errors import ArgumentError, ArgumentTypeError, MhexError
 from mhex.inputs.samples import Pieces, shuffled
-from mhex.recommend.answer import _means
+from mhex.recommend.answer import _whole
 from mhex.recommend.race import seconds_of, spoken
 from support.method_races import GRADIENT, GRADIENT_NAME, METHODS, Clock, Linear, images, run
 
@@ -78,7 +79,8 @@ def test_methods_as_bad_as_random_are_flagged() -> None:
     """A gradient says nothing of pixels that may have either sign; pixel times gradient says it all."""
     found = run(methods=[GRADIENT, "input-x-gradient"], data=images(16))
     assert found.not_better_than_random == (GRADIENT_NAME,)
-    assert f"No better than random maps here, as far as these samples tell: {GRADIENT_NAME}." in found.sentences()
+    words = "Hardly or not better than random maps, with less than 20% of the lead of input-x-gradient"
+    assert f"{words}: {GRADIENT_NAME}." in found.sentences()
     alone = run(methods=[GRADIENT], data=images(16))
     assert alone.sentences()[0].startswith("No method is shown to beat random maps")
     assert (alone.margin, alone.sure) == (None, 1.0)
@@ -182,19 +184,51 @@ def test_data_of_the_other_kind_are_told_in_a_sentence() -> None:
 
 def test_means_are_over_the_images_that_have_all_numbers() -> None:
     parts = {"a": torch.tensor([1.0, 2.0, torch.nan, 6.0]), "b": torch.tensor([5.0, torch.nan, 7.0, 7.0])}
-    means, spans = _means(parts, seed=0)
-    assert means == {"a": 3.5, "b": 6.0}
-    assert spans["a"][0] <= 3.5 <= spans["a"][1]
-    nothing, _ = _means({"a": torch.tensor([1.0, torch.nan]), "b": torch.tensor([torch.nan, 1.0])}, seed=0)
-    assert np.isnan([*nothing.values()]).all()
+    whole = _whole(parts)
+    assert whole["a"].isfinite().tolist() == whole["b"].isfinite().tolist() == [True, False, False, True]
+    assert whole["a"].nanmean() == 3.5
 
 
-def test_a_small_sample_is_named() -> None:
-    """The order of methods by a few samples may change, and the answer says so; from eight on it does not."""
-    words = "The sample is small: the last round had 7 samples, fewer than 8, so the order of the methods may change"
-    assert words in " ".join(run(images=7).sentences())
-    assert "The sample is small" not in " ".join(run(images=8).sentences())
-    assert "had 1 sample," in " ".join(run(images=1).sentences())
+def test_with_few_images_nothing_is_claimed() -> None:
+    found = run(images=5)
+    text = str(found)
+    assert found.sentences()[0] == (
+        "input-x-gradient is first on 5 samples, but that is too few to tell methods apart: it takes 6."
+    )
+    assert (found.sure, found.margin, found.indistinguishable) == (None, None, ())
+    assert {line.standing for line in found.table} == {"best", "too few samples", "control"}
+    assert {line.above_random for line in found.table if not line.control} == {"undecided"}
+    assert "±" not in text
+    assert "worse" not in text
+    assert "As good" not in text
+    json.dumps(found.as_dict(), allow_nan=False)
+    enough = run(images=6)
+    assert enough.sure is not None
+    assert enough.sentences()[0].startswith(("Use", "No method"))
+
+
+def test_accuracy_is_told_where_there_are_labels() -> None:
+    x = images(12)
+    top = Linear()(x).argmax(1)
+    right = run(data=(x, top), methods=["input-x-gradient"])
+    assert right.accuracy == (12, 12, 4)
+    assert right.sentences()[0] == "The model is right on 12 of 12 samples."
+    wrong = run(data=(x, (top + 1) % 4), methods=["input-x-gradient"])
+    assert wrong.accuracy == (0, 12, 4)
+    assert wrong.sentences()[0].endswith("is not shown to be above chance (1 of 4): there may be nothing to explain.")
+    assert run(methods=["input-x-gradient"]).accuracy is None
+
+
+def test_a_centred_map_that_is_as_good_is_named() -> None:
+    """The model looks at the middle alone, and so does the centred map."""
+    model = Linear()
+    u = torch.arange(8, dtype=torch.float64) - 3.5
+    hill = torch.exp(-(u[:, None].square() + u.square()) / 8).flatten()
+    model.weight.data = torch.stack([hill, -hill / 3, -hill / 3, -hill / 3])
+    found = run(model, methods=[("occlusion", {"patch": 4, "stride": 4})], data=images().abs() + 0.5)
+    assert found.not_better_than_control["control:gaussian"] == (found.table[0].method,)
+    words = f"A centred blob is as good as {found.table[0].method} here"
+    assert (found.table[0].above_random == "above") == any(words in sentence for sentence in found.sentences())
 
 
 def test_it_says_when_all_samples_are_used() -> None:
