@@ -281,17 +281,15 @@ class Recommendation:
         sentences = []
         strong = [line.method for line in self.table if line.above_random == "above" and line.worse != "yes"]
         for control, names in self.not_better_than_control.items():
+            blind = f"{CONTROLS[control.removeprefix(PREFIX)].title} is as good as"
             equal = [name for name in names if name in strong]
             if best.method in equal:
                 sentences.append(
-                    f"{CONTROLS[control.removeprefix(PREFIX)].title} is as good as {best.method} here, as far as these samples tell: that map is "
-                    "made without the model."
+                    f"{blind} {best.method} here, as far as these samples tell: that map is made without the model."
                 )
                 equal.remove(best.method)
             if equal:
-                sentences.append(
-                    f"{CONTROLS[control.removeprefix(PREFIX)].title} is as good as {', '.join(equal)}, as far as these samples tell."
-                )
+                sentences.append(f"{blind} {', '.join(equal)}, as far as these samples tell.")
         return sentences
 
     def _circumstances(self) -> list[str]:
@@ -462,12 +460,12 @@ def answer_of(race: Race, call: Mapping[str, Any], seed: int = 0) -> Recommendat
         not_better_than_random=tuple(name for name in result.order if higher[name] == "negligible"),
         undecided=tuple(name for name in result.order if higher[name] == "undecided"),
         not_better_than_control=beside,
-        left_early=tuple(name for name in result.order if name in race.rounds.early),
+        left_early=tuple(name for name in result.order if name in rounds.early),
         left_out=dict(race.left_out),
         too_slow=dict(race.too_slow),
         table=tuple(line(name) for name in (*result.order, *last)),
         score=race.score.words,
-        rounds=tuple(race.rounds.history),
+        rounds=tuple(rounds.history),
         enough=race.enough,
         used=race.budget.used,
         budget=race.budget.seconds,

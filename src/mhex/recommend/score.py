@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ WEIGHTS: Mapping[str, Mapping[str, float]] = {
     "balanced": {"faithfulness": 0.5, "class_sensitivity": 0.25, "stability": 0.25},
 }
 ScoreGiven = str | Mapping[str, float] | tuple[str, Mapping[str, object]]
+_PARTS = [name for weights in WEIGHTS.values() for name in weights]
 _FAITHFUL = "faithfulness"
 
 
@@ -86,10 +88,9 @@ class Score:
 def score_of(score: ScoreGiven, modality: str, seed: int) -> Score:
     """The score that a user asks for, see `mhex.recommend`; weights left out are 0, and texts have no stability."""
     if not isinstance(score, (str, tuple, Mapping)):
-        parts = ", ".join(name for weights in WEIGHTS.values() for name in weights)
-        raise ArgumentTypeError(f"Expected a metric or weights of {parts}, but got {type(score).__name__}.")
+        raise ArgumentTypeError(f"Expected a metric or weights of {', '.join(_PARTS)}, but got {type(score).__name__}.")
     entry = _weighted(score) if isinstance(score, Mapping) else score
-    name = entry if isinstance(entry, str) else entry[0]
+    name: Any = entry if isinstance(entry, str) else entry[0]
     if isinstance(name, str) and name.partition(":")[0] not in all_metrics():
         raise unknown_name("score", name, all_metrics())
     metric = metric_runs([entry], modality, seed)[0]
@@ -103,10 +104,9 @@ def score_of(score: ScoreGiven, modality: str, seed: int) -> Score:
 
 def _weighted(weights: Mapping[str, float]) -> str:
     """The metric whose columns are weighed; parts of several are refused."""
-    known = [name for columns in WEIGHTS.values() for name in columns]
     for name, value in weights.items():
-        if name not in known:
-            raise unknown_name("part of the score", str(name), known)
+        if name not in _PARTS:
+            raise unknown_name("part of the score", str(name), _PARTS)
         check_number(f"the weight of {name!r}", value)
     metrics = [name for name, columns in WEIGHTS.items() if set(weights) & set(columns)]
     choices = " or ".join(", ".join(columns) for columns in WEIGHTS.values())

@@ -238,7 +238,7 @@ def test_it_says_when_all_samples_are_used() -> None:
     assert answer.used < 0.5 * answer.budget
     assert any(sentence.startswith("All samples are used, after") for sentence in answer.sentences())
     clock = Clock()
-    answer = run(Linear(clock, 0.02), budget=30, clock=clock, data=images(500))
+    answer = run(Linear(clock, 0.02), budget=30, clock=clock, data=images(500), score="balanced")
     assert not answer.exhausted
     assert answer.used > 0.8 * answer.budget
     assert "All samples are used" not in str(answer)

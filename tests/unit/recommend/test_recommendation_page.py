@@ -39,7 +39,7 @@ def test_the_folder_holds_all_of_it(saved: tuple[mhex.Recommendation, Path]) -> 
     assert list(told["too_slow"]) == ["rise (n=100000000)"]
     report = mhex.Report.load(folder)
     assert report.rows.num_rows == found.report.rows.num_rows
-    assert report.values("balanced")[1]["gradcam"].shape == (8, 3)
+    assert report.values("removal")[1]["gradcam"].shape == (8, 3)
 
 
 def test_the_page_is_whole_and_fetches_nothing(saved: tuple[mhex.Recommendation, Path]) -> None:
@@ -76,7 +76,7 @@ def test_the_table_has_scores_parts_and_standings(saved: tuple[mhex.Recommendati
         assert row[3] == f"{line.score:.2f} ± {(high - low) / 2:.2f}"
         values = found.values[line.method]
         assert line.score == pytest.approx(float(values[values.isfinite()].mean()))
-        assert row[4].startswith(f"{line.parts['faithfulness']:.2f} ± ")
+        assert row[4].startswith(f"{line.parts['agreement']:.2f} ± ")
         assert row[-2] == str(line.images)
     assert rows[0][1].startswith("best")
     assert [row[1] for row in rows[-3:]] == ["control"] * 3
