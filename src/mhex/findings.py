@@ -120,8 +120,8 @@ class Findings:
 
 def flags_of(prepared: Prepared, logits: Tensor, scores: Tensor, checks: Sequence[Tensor]) -> Tensor:
     """Bool: inputs that were not checked may not be finite; logits are not; scores are not; a method's own checks."""
-    values = prepared.batch.pixels.sum() if prepared.unchecked else logits.new_zeros(())
-    return torch.stack([~torch.isfinite(part).all() for part in (values, logits, scores)] + list(checks))
+    unknown = ~prepared.batch.pixels.sum().isfinite() if prepared.unchecked else logits.new_zeros((), dtype=torch.bool)
+    return torch.stack([unknown, ~logits.isfinite().all(), ~scores.isfinite().all(), *checks])
 
 
 def check_outputs_finite(logits: Tensor, cause: MhexError | None = None) -> None:
