@@ -52,7 +52,7 @@ from mhex.errors import (
     warn,
 )
 from mhex.explanation import Explanation
-from mhex.findings import Findings, check_outputs_finite, flags_of
+from mhex.findings import Findings, check_outputs_finite, sums_of
 from mhex.inputs import Prepared, check_image, prepare, with_window
 from mhex.inputs.prepared import finite
 from mhex.methods import get_method
@@ -196,11 +196,11 @@ class Explainer:
 
     def _prepare(self, spec: Method, settings: Mapping[str, Any], prepared: Prepared, target: Target) -> "_Preparation":
         """What the method needs on this model, from an earlier call if the model and the kind of batch are the same."""
-        batch, classes = prepared.batch, not callable(target) and not has_concept(target)
+        batch, concept = prepared.batch, has_concept(target)
         anatomy = find_anatomy(self.model, batch, attention=spec.needs.blocks or spec.rules is not None)
         if batch.modality == "image":
             check_image(batch, anatomy)
-        key = (spec.name, classes, has_concept(target), target is None, batch.tokens(anatomy))
+        key = (spec.name, callable(target), concept, target is None, batch.tokens(anatomy))
         preparation = self._preparations.get(key)
         if preparation is None or preparation.found is not anatomy:
             preparation = _prepared(self, spec, settings, anatomy, key[-1], target)
@@ -313,13 +313,13 @@ class Explainer:
                 class_names=names,
                 bare=bare,
                 cost=dict(trace.cost),
-                flags=flags_of(prepared, trace.logits.detach(), scores, [flag for flag, _ in trace.checks]),
+                sums=sums_of(prepared, trace.logits.detach(), scores, [flag for flag, _ in trace.checks]),
                 reactions=[react for _, react in trace.checks],
             )
             known = read == "logits" or inventory.knows(("logits", "heads" in preparation.needs.keep))
-            if recordable and known and not trace.is_random and trace.cost["forwards"] <= _FEW:
-                if random_state(model) == seeds:
-                    preparation.answers[batch.modality] = answer.template()
+            few = recordable and known and not trace.is_random and trace.cost["forwards"] <= _FEW
+            if few and random_state(model) == seeds:
+                preparation.answers[batch.modality] = answer.template()
         return answer
 
 
