@@ -78,6 +78,7 @@ def explain(
         outputs=outputs,
         seed=seed,
         progress=progress,
+        record=False,  # it is one call
         **options,
     )
     return explainer(inputs, target)

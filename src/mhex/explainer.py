@@ -52,7 +52,7 @@ from mhex.errors import (
     warn,
 )
 from mhex.explanation import Explanation
-from mhex.findings import Findings, check_outputs_finite, flags_of
+from mhex.findings import Findings, check_outputs_finite, sums_of
 from mhex.inputs import Prepared, check_image, prepare, with_window
 from mhex.inputs.prepared import finite
 from mhex.methods import get_method
@@ -196,11 +196,11 @@ class Explainer:
 
     def _prepare(self, spec: Method, settings: Mapping[str, Any], prepared: Prepared, target: Target) -> "_Preparation":
         """What the method needs on this model, from an earlier call if the model and the kind of batch are the same."""
-        batch, classes = prepared.batch, not callable(target) and not has_concept(target)
+        batch, concept = prepared.batch, has_concept(target)
         anatomy = find_anatomy(self.model, batch, attention=spec.needs.blocks or spec.rules is not None)
         if batch.modality == "image":
             check_image(batch, anatomy)
-        key = (spec.name, classes, has_concept(target), target is None, batch.tokens(anatomy))
+        key = (spec.name, callable(target), concept, target is None, batch.tokens(anatomy))
         preparation = self._preparations.get(key)
         if preparation is None or preparation.found is not anatomy:
             preparation = _prepared(self, spec, settings, anatomy, key[-1], target)
@@ -270,10 +270,12 @@ class Explainer:
         if "layer" in settings and anatomy.features is not None:
             settings["layer"] = anatomy.features.name
         read = "logits" if preparation.values or bare else self.outputs
-        seeds = random_state(model)
         compiled = None if is_recording() else compiled_form(self._entrance)
         needs, rules = preparation.needs, preparation.rules
-        with observe(model, anatomy, batch, needs, rules, self.progress, read, compiled) as trace:
+        inventory = inventory_of(model, check=False)  # its anatomy was just asked for
+        recordable = self.record and inventory.device.type == "cuda" and not is_recording()
+        seeds = random_state(model) if recordable else b""
+        with observe(model, anatomy, batch, needs, rules, self.progress, read, compiled, check=False) as trace:
             trace.seed = self.seed
             several = trace.sighting is not None and trace.sighting.multi_label
             several = several or has_sigmoids(trace.anatomy.ending, trace.logits)
@@ -285,9 +287,9 @@ class Explainer:
                 trace.of_class = resolved.index is not None
                 for block in trace.blocks:
                     block.targets = resolved.count
-                values = resolved.scores(trace.outcome).detach()
+                values = resolved.scores(trace.outcome)
                 options = {name: value for name, value in settings.items() if name != "layer"}
-                scores, special = _scores(spec, trace, resolved, options)
+                scores, special = _scores(spec, trace, resolved, values, options)
             except MhexError as error:
                 if prepared.unchecked:
                     finite(batch.pixels, "images")
@@ -303,7 +305,7 @@ class Explainer:
                 scores=scores,
                 special=special,
                 logits=trace.logits.detach(),
-                values=None if headless else values,
+                values=None if headless else values.detach(),
                 layers=dict(trace.layers),
                 diagnostics=dict(trace.diagnostics),
                 signed=spec.signed if trace.signed is None else trace.signed,
@@ -311,13 +313,12 @@ class Explainer:
                 class_names=names,
                 bare=bare,
                 cost=dict(trace.cost),
-                flags=flags_of(prepared, trace.logits.detach(), scores, [flag for flag, _ in trace.checks]),
+                sums=sums_of(prepared, trace.logits.detach(), scores, [flag for flag, _ in trace.checks]),
                 reactions=[react for _, react in trace.checks],
             )
-            fact = ("logits", "heads" in preparation.needs.keep)
-            known = read == "logits" or inventory_of(model, check=False).knows(fact)
-            steady = not trace.is_random and random_state(model) == seeds
-            if known and steady and trace.cost["forwards"] <= _FEW and not is_recording():
+            known = read == "logits" or inventory.knows(("logits", "heads" in preparation.needs.keep))
+            few = recordable and known and not trace.is_random and trace.cost["forwards"] <= _FEW
+            if few and random_state(model) == seeds:
                 preparation.answers[batch.modality] = answer.template()
         return answer
 
@@ -421,13 +422,16 @@ def _check_classifier(model: nn.Module, anatomy: Anatomy, spec: Method) -> None:
 
 
 def _scores(
-    spec: Method, trace: Trace, target: ResolvedTarget, options: Mapping[str, Any]
+    spec: Method, trace: Trace, target: ResolvedTarget, values: Tensor, options: Mapping[str, Any]
 ) -> tuple[Tensor, Tensor | None]:
-    """Placed scores (B, K, ...) of all targets, and for text the scores (B, K, T) of special tokens."""
+    """Placed scores (B, K, ...) of all targets, and for text the scores (B, K, T) of special tokens.
+
+    `values` are what the model gave the targets, (B, K), in the graph.
+    """
     if spec.target in ("class", "scores"):
         rows = list(spec.function(trace, target if spec.target == "scores" else target.index, **options).unbind(1))
     elif spec.class_specific:
-        rows = _scores_by_target(spec, trace, target, options)
+        rows = _scores_by_target(spec, trace, values, options)
     else:
         rows = [spec.function(trace, **options)] * target.count
     rows = [full(row.detach()) for row in rows]
@@ -438,12 +442,12 @@ def _scores(
     return placed, torch.stack([row.where(outside, 0.0) for row in rows], 1)
 
 
-def _scores_by_target(spec: Method, trace: Trace, target: ResolvedTarget, options: Mapping[str, Any]) -> list[Tensor]:
+def _scores_by_target(spec: Method, trace: Trace, values: Tensor, options: Mapping[str, Any]) -> list[Tensor]:
     """Scores (B, ...) of each target; what the method says beside them is joined along the axis of targets."""
     rows: list[Tensor] = []
     beside: dict[tuple[str, str], list[Tensor]] = {}
-    for k in range(target.count):
-        rows.append(spec.function(trace, target.score(trace.outcome, k), **options))
+    for k in range(values.shape[1]):
+        rows.append(spec.function(trace, values[:, k], **options))
         for name, scores in trace.layers.items():
             beside.setdefault(("layers", name), []).append(trace.on_grid(scores.detach()))
         for name, finding in trace.diagnostics.items():

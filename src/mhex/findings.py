@@ -1,5 +1,6 @@
 """What one explained pass gave, before it is an `Explanation`: tensors, and the checks that wait for the device."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -7,14 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mhex.capture import full
 from mhex.errors import MhexError, NotFiniteError, NotFiniteOutputError
 from mhex.explanation import Explanation
 from mhex.inputs import Prepared
-from mhex.inputs.prepared import finite
+from mhex.inputs.prepared import finite, not_finite
 from mhex.registry import Method
 from mhex.targets import ResolvedTarget, Task, probabilities
 
-_TENSORS = ("scores", "special", "logits", "values", "flags")  # parts of findings that are one tensor, or None
+_TENSORS = ("scores", "special", "logits", "values", "sums")  # parts of findings that are one tensor, or None
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Findings:
     class_names: list[str] | None
     bare: bool
     cost: dict[str, float]
-    flags: Tensor  # whether inputs, logits and scores are not finite, and the flags of the method's own checks
+    sums: Tensor  # see `sums_of`
     reactions: list[Callable[[], None]]  # what these checks do if their flag is true
 
     def tensors(self) -> dict[str, Tensor]:
@@ -62,16 +64,15 @@ class Findings:
     def check(self, prepared: Prepared) -> None:
         """Refuse inputs, logits and scores that are not finite, and do what the method's own checks ask for."""
         # All are read together: it is the one place where the device is waited for.
-        flags = self.flags.tolist()
-        if flags[0]:
+        pixels, logits, scores, *flags = self.sums.tolist()
+        if not math.isfinite(pixels):
             finite(prepared.batch.pixels, "images")
-        if flags[1]:
+        if not math.isfinite(logits):
             check_outputs_finite(self.logits)
-        for flag, react in zip(flags[3:], self.reactions, strict=True):
+        for flag, react in zip(flags, self.reactions, strict=True):
             if flag:
                 react()
-        if flags[2]:
-            bad = (~torch.isfinite(self.scores).flatten(1).all(1)).nonzero()[:, 0].tolist()
+        if not math.isfinite(scores) and (bad := not_finite(self.scores)):
             samples = f"{'sample' if len(bad) == 1 else 'samples'} {', '.join(map(str, bad))}"
             raise NotFiniteError(
                 f"Method {self.spec.name!r} gave scores that are not finite on this model, for {samples} of this batch "
@@ -118,10 +119,13 @@ class Findings:
         )
 
 
-def flags_of(prepared: Prepared, logits: Tensor, scores: Tensor, checks: Sequence[Tensor]) -> Tensor:
-    """Bool: inputs that were not checked may not be finite; logits are not; scores are not; a method's own checks."""
-    values = prepared.batch.pixels.sum() if prepared.unchecked else logits.new_zeros(())
-    return torch.stack([~torch.isfinite(part).all() for part in (values, logits, scores)] + list(checks))
+def sums_of(prepared: Prepared, logits: Tensor, scores: Tensor, checks: Sequence[Tensor]) -> Tensor:
+    """Sums, float32, of inputs that were not checked, of logits and of scores; and a method's own checks, 0 or 1.
+
+    A sum is finite if all values are. One that overflows is looked at more closely.
+    """
+    pixels = prepared.batch.pixels.sum() if prepared.unchecked else logits.new_zeros(())
+    return torch.stack([part.float() for part in (pixels, full(logits).sum(), scores.sum(), *checks)])
 
 
 def check_outputs_finite(logits: Tensor, cause: MhexError | None = None) -> None:

@@ -79,7 +79,7 @@ def _rows(index: Tensor, size: int, sample: Samples) -> Tensor:
         return index.index_select(0, sample.to(index.device))
     if sample is not None:
         return index[sample].expand(size, -1)
-    return index.repeat(size // index.shape[0], 1)
+    return index if size == index.shape[0] else index.repeat(size // index.shape[0], 1)
 
 
 def probabilities(logits: Tensor, multi_label: bool = False) -> Tensor:

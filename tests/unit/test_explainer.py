@@ -306,3 +306,13 @@ def test_facts_are_found_once_and_forgotten_when_there_are_many() -> None:
 def test_a_target_belongs_to_the_call() -> None:
     with pytest.raises(ArgumentError, match=r"target= in the call of the explainer, explainer\(inputs, target\)"):
         mhex.Explainer(torch.nn.Linear(2, 2), "gradcam", target=3)
+
+
+def test_numbers_whose_sum_overflows_are_finite() -> None:
+    model = Net().eval()
+    with torch.no_grad():
+        model.fc.weight.zero_()
+        model.fc.bias.fill_(3e38)
+    explanation = mhex.explain(model, images(), "occlusion", 0, outputs="logits", patch=4)
+    assert explanation.logits.isfinite().all()
+    assert not explanation.logits.sum().isfinite()

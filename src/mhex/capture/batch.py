@@ -22,7 +22,7 @@ MASKS = {**_KEEPING, **_PADDING, **_LOOKING}
 
 def full(tensor: Tensor) -> Tensor:
     """The tensor in at least float32; its graph, if it has one, goes on."""
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+    return tensor if tensor.dtype == torch.float32 else tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 @dataclass(frozen=True)

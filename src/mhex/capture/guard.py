@@ -77,7 +77,7 @@ def _check_bare_gradient(model: nn.Module, batch: Batch, kind: type[Exception]) 
     batch = batch.copied()
     with untouched(model), ExitStack() as stack:
         sources = [m.weight for m in model.modules() if isinstance(m, nn.Embedding) and m.weight.is_floating_point()]
-        stack.enter_context(_swapped(sources, "requires_grad", True, of_instance=False))
+        _swap(stack, sources, "requires_grad", True, of_instance=False)
         if batch.modality == "image":
             sources.append(batch.pixels.detach().requires_grad_())
             batch = batch.with_input(sources[-1].clone())  # the model may write into it
@@ -133,7 +133,7 @@ _KERNEL = "_attn_implementation_internal"  # of Hugging Face configurations
 
 
 @contextmanager
-def untouched(model: nn.Module, attention: bool = False) -> Iterator[Inventory]:
+def untouched(model: nn.Module, attention: bool = False, check: bool = True) -> Iterator[Inventory]:
     """Prepare `model` for explaining and put everything back on leaving.
 
     Inside: evaluation mode, frozen parameters, inference mode off, gradients on, no activation checkpointing, no
@@ -147,11 +147,12 @@ def untouched(model: nn.Module, attention: bool = False) -> Iterator[Inventory]:
         model: The unwrapped module.
         attention: Whether attention must be seen. If so, models that can write out their softmax or not use torch's
             `scaled_dot_product_attention` meanwhile, which computes the same.
+        check: False if the model was compared with its inventory right before.
 
     Yields:
         The inventory of the model.
     """
-    inventory = inventory_of(model)
+    inventory = inventory_of(model, check)
     everything, parameters = inventory.modules(model), inventory.parameters
     scripted: list[nn.Module] = []
     modules = everything
@@ -162,23 +163,24 @@ def untouched(model: nn.Module, attention: bool = False) -> Iterator[Inventory]:
     device = inventory.device
     with ExitStack() as stack:
         doors = entrances(model)
-        keys = inventory.keys.union(map(id, doors))
+        keys = inventory.keys.union(map(id, doors)) if doors else inventory.keys
         if stack.enter_context(turn(keys)):
             stack.enter_context(others_wait([*doors, *modules], parameters, keys))
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         stack.enter_context(float32_arithmetic())
+        stack.callback(torch.set_rng_state, torch.get_rng_state())
         # While a GPU records, its generator may not be asked; whoever records has put its state aside.
-        draws = device.type == "cuda" and not torch.cuda.is_current_stream_capturing()
-        stack.enter_context(torch.random.fork_rng(devices=[device] if draws else []))
+        if device.type == "cuda" and not torch.cuda.is_current_stream_capturing():
+            stack.callback(torch.cuda.set_rng_state, torch.cuda.get_rng_state(device), device)
         stack.enter_context(_without_fused_layers())
         for _, guest in guests(modules) if GUEST in inventory.names else ():
             stack.enter_context(guest.aside())
-        stack.enter_context(_swapped(parameters, "requires_grad", False, of_instance=False))
-        stack.enter_context(_swapped(modules, "training", False))
-        stack.enter_context(_swapped(modules, "_compiled_call_impl", None))
-        stack.enter_context(_swapped(inventory.having("grad_checkpointing", model), "grad_checkpointing", False))
-        stack.enter_context(_swapped(scripted, "training", False, of_instance=False))  # none if they were frozen
+        _swap(stack, parameters, "requires_grad", False, of_instance=False)
+        _swap(stack, modules, "training", False)
+        _swap(stack, modules, "_compiled_call_impl", None)
+        _swap(stack, inventory.having("grad_checkpointing", model), "grad_checkpointing", False)
+        _swap(stack, scripted, "training", False, of_instance=False)  # none if they were frozen
         if "_orig_mod" in inventory.names:  # a compiled submodule
             stack.enter_context(_without_compiling())
         stack.enter_context(unchanged(modules, parameters))
@@ -186,10 +188,10 @@ def untouched(model: nn.Module, attention: bool = False) -> Iterator[Inventory]:
         able = [m for m in inventory.having("config", model) if getattr(type(m), "_supports_sdpa", False)]
         configs = list({id(m.config): m.config for m in able if m.config is not None}.values())
         if attention:
-            stack.enter_context(_swapped(inventory.having("fused_attn", model), "fused_attn", True))  # timm's choice
+            _swap(stack, inventory.having("fused_attn", model), "fused_attn", True)  # timm's choice
         else:  # flexible attention alone must give way: it has no gradient on every device
             configs = [c for c in configs if c.__dict__.get(_KERNEL) == "flex_attention"]
-        stack.enter_context(_swapped(configs, _KERNEL, "sdpa"))
+        _swap(stack, configs, _KERNEL, "sdpa")
         yield inventory
 
 
@@ -219,18 +221,21 @@ _without_fused_layers = Shared(_slow_path)
 _without_compiling = Shared(partial(torch.compiler.set_stance, "force_eager"))
 
 
-@contextmanager
-def _swapped(objects: Sequence[object], name: str, value: Any, of_instance: bool = True) -> Iterator[None]:
-    """Give an attribute, where it exists, another value for a while; asking instances alone for it takes less time."""
+def _swap(stack: ExitStack, objects: Sequence[object], name: str, value: Any, of_instance: bool = True) -> None:
+    """Give an attribute, where it exists, another value for the time of `stack`.
+
+    Asking instances alone for it takes less time.
+    """
     if of_instance:
-        before = [(owner, owner.__dict__.get(name, value)) for owner in objects]
+        before = [(o, was) for o in objects if (was := o.__dict__.get(name, value)) != value]
     else:
-        before = [(owner, getattr(owner, name, value)) for owner in objects]
-    before = [(owner, previous) for owner, previous in before if previous != value]
-    try:
+        before = [(o, was) for o in objects if (was := getattr(o, name, value)) != value]
+    if before:
+        stack.callback(_put_back, before, name)
         for owner, _ in before:
             setattr(owner, name, value)
-        yield
-    finally:
-        for owner, previous in before:
-            setattr(owner, name, previous)
+
+
+def _put_back(before: Sequence[tuple[object, Any]], name: str) -> None:
+    for owner, previous in before:
+        setattr(owner, name, previous)

@@ -3,7 +3,7 @@
 import math
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 
 import torch
 from torch import Tensor
@@ -32,7 +32,8 @@ def precision(autocasts: Autocasts) -> Iterator[None]:
 
 def user_precision() -> AbstractContextManager[None]:
     """While open, a guarded model computes as in the user's own call: under autocast if that was made under it."""
-    return precision(getattr(_AMBIENT, "autocasts", None) or ())
+    autocasts: Autocasts = getattr(_AMBIENT, "autocasts", None) or ()
+    return precision(autocasts) if autocasts else nullcontext()
 
 
 def halves_on(kind: str) -> bool:

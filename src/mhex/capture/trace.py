@@ -305,6 +305,7 @@ def observe(
     progress: bool = False,
     outputs: Outputs | None = "logits",
     compiled: Callable[..., Any] | None = None,
+    check: bool = True,
 ) -> Iterator[Trace]:
     """Run `model` once on `batch` and show what `needs` asks for.
 
@@ -321,12 +322,13 @@ def observe(
         outputs: What the model returns; None to recognise it. Of a model that returns probabilities, everything is
             that of its logits, and the trace's anatomy has the `ending`.
         compiled: What runs in place of the model in passes where nothing is seen inside; see `compiled_form`.
+        check: As for `untouched`.
 
     Yields:
         The trace. Its tensors are released when the context ends.
     """
     with model_failures(model, batch), ExitStack() as stack:
-        inventory = stack.enter_context(untouched(model, attention=needs.blocks or rules is not None))
+        inventory = stack.enter_context(untouched(model, needs.blocks or rules is not None, check))
         straight = _needs_straight_norms(inventory, anatomy, batch, needs, rules)
         first = stack.enter_context(ExitStack())
         trace = Trace(model, anatomy, batch, needs, rules)

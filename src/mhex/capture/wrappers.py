@@ -50,5 +50,7 @@ def compiled_form(model: nn.Module) -> Callable[..., Any] | None:
 
 def entrances(model: nn.Module) -> list[nn.Module]:
     """The wrappers of `torch.compile` by which a bare module was run here, so that other threads may use them too."""
+    if not _COMPILED:
+        return []
     with _LOCK:
         return [wrapper for wrapper in _COMPILED if wrapper._orig_mod is model]
