@@ -415,7 +415,7 @@ def answer_of(race: Race, call: Mapping[str, Any], seed: int = 0) -> Recommendat
     """The answer of a race that is over; what is known of the call stands on the page."""
     if race.rounds is None:
         raise ArgumentError(_refusal(race))
-    report, raced, level = race.report, race.raced, race.rounds.level
+    report, raced, level, early = race.report, race.raced, race.rounds.level, race.rounds.early
     names = [method.label for method in raced if not method.control]
     controls = [method.label for method in raced if method.control]
     values = {name: scores for name, scores in race.score.values(report).items() if name in (*names, *controls)}
@@ -433,7 +433,7 @@ def answer_of(race: Race, call: Mapping[str, Any], seed: int = 0) -> Recommendat
 
     def line(name: str) -> RankedMethod:
         worse = None if name in controls else result.worse[name]
-        few = worse == "undecided" and name not in race.rounds.early
+        few = worse == "undecided" and name not in early
         standing = (
             "best" if name == best else "control" if worse is None else "too few samples" if few else _STANDING[worse]
         )
@@ -462,7 +462,7 @@ def answer_of(race: Race, call: Mapping[str, Any], seed: int = 0) -> Recommendat
         not_better_than_random=tuple(name for name in result.order if higher[name] == "negligible"),
         undecided=tuple(name for name in result.order if higher[name] == "undecided"),
         not_better_than_control=beside,
-        left_early=tuple(name for name in result.order if name in race.rounds.early),
+        left_early=tuple(name for name in result.order if name in early),
         left_out=dict(race.left_out),
         too_slow=dict(race.too_slow),
         table=tuple(line(name) for name in (*result.order, *last)),
