@@ -232,7 +232,7 @@ def test_a_centred_map_that_is_as_good_is_named() -> None:
 
 
 def test_it_says_when_all_samples_are_used() -> None:
-    """Only then may most of the budget be unused."""
+    """A race that ends because one method is left does not say so."""
     answer = run(data=images(12))
     assert answer.exhausted
     assert answer.used < 0.5 * answer.budget
@@ -240,5 +240,5 @@ def test_it_says_when_all_samples_are_used() -> None:
     clock = Clock()
     answer = run(Linear(clock, 0.02), budget=30, clock=clock, data=images(500), score="balanced")
     assert not answer.exhausted
-    assert answer.used > 0.8 * answer.budget
+    assert sum(line.worse == "no" for line in answer.table) == 1
     assert "All samples are used" not in str(answer)
