@@ -86,12 +86,12 @@ def part_scores(case: Case, kind: Worth) -> PartScores:
     worth = subject.shared[key]
     if subject.batch.modality == "text":
         units = text_units(subject, case.saliency, "word", "whitespace")
-        assert units.counted is not None
-        rows, counted = units.scores.double().cpu(), units.counted.cpu()
+        rows, real = units.scores.double().cpu(), units.counted
     else:
         height, width = subject.batch.pixels.shape[-2:]
         rows = at_size(check_map(subject, case.saliency).double(), (int(height), int(width))).flatten(1).cpu()
-        counted = torch.ones_like(rows, dtype=torch.bool)
+        real = None
+    counted = torch.ones_like(rows, dtype=torch.bool) if real is None else real.cpu()
     scores, members, worths = [], [], []
     for n, part in enumerate(parts):
         inside = _members(part, rows.shape[1])[:, counted[n]]
