@@ -42,7 +42,7 @@ def test_one_line() -> None:
 def test_reports_and_summaries_print_safely() -> None:
     fit = FitReport("ridge", 8, 2, (BlockFit(f"layer{TITLE}", 4, 0, 1.0, True, 0.5, 0.5, None, 1, 0.1),), 1.0)
     row = BlockSummary(f"layer{TITLE}", "map", 4, 16, 8, 0.1, "one", 1.0)
-    line = RankedMethod(f"gae{TITLE}", "best", 0.0, 0.0, 0.0, 1.0, {"score": 1.0}, {}, "no", "yes", 4, 0.1)
+    line = RankedMethod(f"gae{TITLE}", "best", 0.0, 0.0, 0.0, 1.0, {"score": 1.0}, {}, "no", "above", 4, 0.1)
     report = report_of({"aopc": {f"gae{TITLE}": rand(4), "lrp": rand(4)}})
     answer = Recommendation(
         f"gae{TITLE}",

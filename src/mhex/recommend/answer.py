@@ -186,10 +186,6 @@ class Recommendation:
     indistinguishable: tuple[str, ...]  # the other methods in the confidence set of the best
     # Methods shown to have less than a fifth of the best's lead over random maps, by faithfulness alone
     not_better_than_random: tuple[str, ...]
-    undecided: tuple[str, ...]  # neither that nor shown to be above random maps
-    # By centred or edge map: methods that are not shown to be above it by faithfulness; empty for few images
-    not_better_than_control: Mapping[str, tuple[str, ...]]
-    left_early: tuple[str, ...]  # methods that left for want of time, and are neither worse nor as good
     left_out: Mapping[str, str]  # methods that were not raced, and why
     too_slow: Mapping[str, float]  # those that the budget has no time for, and a budget, in seconds, that would have it
     table: tuple[RankedMethod, ...]  # all that were raced, the best first, control maps at the end
@@ -205,6 +201,10 @@ class Recommendation:
     lost: Mapping[int, str] = field(default_factory=dict, repr=False)  # samples not judged, and why, by number
     exhausted: bool = False  # whether the race ended because all samples were used
     accuracy: tuple[int, int, int] | None = None  # samples with the right class, with a label; number of classes
+    undecided: tuple[str, ...] = ()  # methods neither negligible nor shown to be above random maps
+    # By centred or edge map: methods that are not shown to be above it by faithfulness; empty for few images
+    not_better_than_control: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    left_early: tuple[str, ...] = ()  # methods that left for want of time, and are neither worse nor as good
     load: float = 1.0  # times as long as on a machine without other work it took, as far as that is known
 
     @property
