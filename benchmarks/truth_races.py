@@ -1,7 +1,7 @@
 """How right the methods are that `mhex.recommend` names on networks of known evidence.
 
-python benchmarks/truth_races.py --rows out/bench/truth                 every network that has rows, five seeds, 60 s each
-python benchmarks/truth_races.py --rows out/bench/truth --testing       only families that the score was not chosen on
+python benchmarks/truth_races.py              every network that has rows in out/bench/truth, five seeds, 60 s each
+python benchmarks/truth_races.py --testing    only networks of families that the score was not chosen on
 
 Regret is the truth of the best method that the race had time for less the truth of the named one, by the rows of
 `mhex bench truth`. Races draw other samples of the task. Beside it: the metrics of the bench as scores, on all of its
