@@ -91,7 +91,7 @@ def test_texts_have_two_parts():
     assert rows["gae"].shape == (3, 2)
     assert bool(rows["gae"].isfinite().all())
     assert rows["rollout"][:, 1].tolist() == [0.0] * 3
-    found = mhex.recommend(bert(), data, 60, methods=["gae", "rollout"], tokenizer=tokenizer())
+    found = mhex.recommend(bert(), data, 60, methods=["gae", "rollout"], score="balanced", tokenizer=tokenizer())
     assert list(found.table[0].parts) == ["faithfulness", "class_sensitivity"]
     assert {line.method for line in found.table[2:]} == {"control:random", "control:first", "control:last"}
 

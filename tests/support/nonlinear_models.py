@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mhex.inputs.parts import InputParts
 from mhex.metrics.case import Case
 from mhex.perturb import Subject
 from support.tiny_bert import TEXTS, bert, scores_of, tokenizer
@@ -92,6 +93,37 @@ def image_case() -> Case:
         other=lambda: Case(subject, again(x, other), other, other_class=explained),
         relabelled=coarse(second),
     )
+
+
+def _four_parts(side: int) -> Tensor:
+    masks = torch.zeros(4, side, side, dtype=torch.bool)
+    masks[0, :5, :5], masks[1, :5, 5:], masks[2, 5:, :7], masks[3, 5:, 7:] = True, True, True, True
+    return masks
+
+
+class Meeting(nn.Module):
+    """A small network, and for each class a pair of four parts that count together alone."""
+
+    def __init__(self, network: nn.Module, side: int) -> None:
+        super().__init__()
+        self.network, self.masks = network, _four_parts(side)
+
+    def forward(self, x: Tensor) -> Tensor:
+        means = torch.stack([x.abs()[:, :, mask].mean((1, 2)) for mask in self.masks], 1)
+        return self.network(x) + 2 * torch.minimum(means, means.roll(1, 1))
+
+
+def parts_case() -> Case:
+    """Images without labels, whose four unequal parts can be taken away; a part may matter beside another alone."""
+    whole = image_case()
+    x, side = whole.subject.batch.pixels, 12
+    masks, model = _four_parts(side), Meeting(whole.subject.model, side)
+    parts = [
+        InputParts(masks, None, lambda numbers, image=image: image.masked_fill(masks[list(numbers)].any(0), 0.0))
+        for image in x
+    ]
+    subject = Subject(model, x, ids=range(3, 15))
+    return Case(subject, whole.saliency, parts=parts, answers=lambda inputs: model(torch.stack(inputs)))
 
 
 def text_case() -> Case:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,41 +67,50 @@ def _rows(draws: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class AgreementProtocol(Protocol):
+class Regions(PassResult):
+    """What went with regions, by each reference."""
+
+    results: tuple[BoxResult | SpanResult, ...]
+
+
+@dataclass(frozen=True)
+class AgreementProtocol(Protocol, Runner[Regions]):
     """Which regions are removed, boxes of images or spans of tokens, and what stands in their place."""
 
     references: tuple[str, ...] = ("blur", "mean")  # over which the mean is taken, so that no filling decides alone
     sizes: tuple[int, ...] = (1, 2, 3)  # of boxes in cells of the grid; of spans in tokens
     count: int = 40  # regions of each size, by each reference
     seed: int = 0
-    grid: int = 8  # cells along the shorter side of an image; not used for texts
+    grid: int = 8  # cells along the shorter side of an image
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         check_that(bool(self.references), "at least one reference", "none")
+        super().__post_init__()
         for name in self.references:
             check_choice("the reference", name, (*PIXELS[:-1], *WORDS))
-        kinds = {name in WORDS for name in self.references}
-        check_that(len(kinds) == 1, "references of images alone, or of texts alone", self.references)
+        check_that(len({name in WORDS for name in self.references}) == 1, "references of one kind", self.references)
+        _ = self.runners  # making them refuses what they cannot do
 
     @property
     def idle(self) -> dict[str, str]:
         return {**super().idle, **({"grid": "texts have none"} if self.references[0] in WORDS else {})}
 
     @property
-    def passes(self) -> tuple[Any, ...]:
+    def runners(self) -> tuple[BoxProtocol | SpanProtocol, ...]:
+        """One for each reference; their passes serve all maps."""
         shared: Any = {"sizes": self.sizes, "count": self.count, "seed": self.seed}
         if self.references[0] in WORDS:
             return tuple(SpanProtocol(name, **shared) for name in self.references)
         return tuple(BoxProtocol(name, grid=self.grid, **shared) for name in self.references)
 
-
-@dataclass(frozen=True, eq=False)
-class Regions:
-    """What went with regions, by each reference."""
-
-    ids: tuple[int, ...]
-    results: Sequence[BoxResult | SpanResult]
+    def ask(self, subject: Subject, explained: Tensor | None = None) -> Regions:
+        """Remove regions and ask; the class as for `PerturbationSweep`."""
+        text = subject.batch.modality == "text"
+        expectation = f"references of {'texts' if text else 'images'}"
+        check_that((self.references[0] in WORDS) == text, expectation, self.references)
+        return Regions(
+            tuple(subject.ids), tuple(runner.ask(subject, explained) for runner in self.runners), runner=self
+        )
 
 
 def agreement(regions: Regions, saliency: Tensor, explained: Tensor | None = None) -> Tensor:
@@ -127,15 +135,6 @@ def agreement(regions: Regions, saliency: Tensor, explained: Tensor | None = Non
     return torch.cat(values, 1).mean(1)
 
 
-def ask_regions(protocol: AgreementProtocol, case: Case) -> Regions:
-    """Remove the regions of a protocol and ask, once for all maps of a batch."""
-    text = case.subject.batch.modality == "text"
-    expectation = f"references of {'texts' if text else 'images'}"
-    check_that((protocol.references[0] in WORDS) == text, expectation, protocol.references)
-    results = tuple(runner.ask(case.subject, case.explained) for runner in protocol.passes)
-    return Regions(tuple(case.ids), results)
-
-
 @register_metric(
     "agreement",
     function=agreement,
@@ -153,4 +152,4 @@ class Agreement(PerImage):
 
     def of(self, case: Case) -> tuple[Any, ...]:
         """Losses without regions, and the maps."""
-        return ask_regions(self.protocol, case), check_map(case.subject, case.saliency), case.explained
+        return self.protocol.ask(case.subject, case.explained), check_map(case.subject, case.saliency), case.explained

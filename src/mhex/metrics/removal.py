@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mhex.metrics import Case, PerImage, register_metric
-from mhex.metrics.agreement import AgreementProtocol, Regions, agreement, ask_regions
+from mhex.metrics.agreement import AgreementProtocol, Regions, agreement
 from mhex.metrics.curve import GridProtocol
 from mhex.perturb import STRATA, Grid, SweepResult, check_map
 
@@ -26,13 +26,17 @@ class RemovalProtocol(GridProtocol):
     count: int = 24  # regions of each size by each reference
 
     @property
+    def idle(self) -> dict[str, str]:
+        return {name: why for name, why in super().idle.items() if name != "grid"}  # it is printed, also if it is even
+
+    @property
     def agreement(self) -> AgreementProtocol:
         """How regions are removed."""
         return AgreementProtocol(self.regions, self.sizes, self.count, self.seed)
 
     @property
     def passes(self) -> tuple[Any, ...]:
-        return (self.sweep, *self.agreement.passes)
+        return (self.sweep, self.agreement)
 
 
 def removal(regions: Regions, curves: SweepResult, saliency: Tensor, explained: Tensor | None = None) -> Tensor:
@@ -72,5 +76,5 @@ class Removal(PerImage):
 
     def of(self, case: Case) -> tuple[Any, ...]:
         """Losses without regions, curves, and the maps."""
-        regions = ask_regions(self.protocol.agreement, case)
+        regions = self.protocol.agreement.ask(case.subject, case.explained)
         return regions, case.sweep(self.protocol.sweep), check_map(case.subject, case.saliency), case.explained

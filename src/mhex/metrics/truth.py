@@ -27,10 +27,16 @@ TRAPS = (
 
 
 @dataclass(frozen=True)
-class TruthProtocol(Protocol):
-    """Protocol of metrics of known evidence."""
+class WorthProtocol(Protocol):
+    """How the worth of parts is measured."""
 
     worth: Worth = "removal"  # `y(x) - y(x without the part)`; or Shapley values over the parts
+
+
+@dataclass(frozen=True)
+class TruthProtocol(WorthProtocol):
+    """Protocol of metrics that ask where the evidence is."""
+
     least: float = 0.5  # a part counts as evidence if its worth is at least this share of the largest
 
     def __post_init__(self) -> None:
@@ -70,7 +76,7 @@ class TruthMetric(PerImage):
     """A metric of a map and of what parts are worth to the model."""
 
     skips = "no parts, or the model does not use them as it should"
-    protocol: TruthProtocol
+    protocol: WorthProtocol
 
     def of(self, case: Case) -> tuple[Any, ...]:
         return (case.once(("part scores", self.protocol.worth), lambda: part_scores(case, self.protocol.worth)),)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from mhex.metrics import register_metric
-from mhex.metrics.truth import CLEAR, TRAPS, PartScores, TruthMetric, TruthProtocol, part_means
+from mhex.metrics.truth import CLEAR, TRAPS, PartScores, TruthMetric, WorthProtocol, part_means
 
 
 def truth_rank(parts: PartScores) -> Tensor:
@@ -31,7 +31,7 @@ def truth_rank(parts: PartScores) -> Tensor:
     passes="F per part",
     traps=f"{TRAPS} Maps that only say how much, and not for or against, rank parts against the class wrongly.",
     data=("parts",),
-    presets={"default": TruthProtocol(), "shapley": TruthProtocol("shapley")},
+    presets={"default": WorthProtocol(), "shapley": WorthProtocol("shapley")},
 )
 class TruthRank(TruthMetric):
     """Mean over inputs; higher is better."""

@@ -30,7 +30,7 @@ from mhex.metrics.segmentation import Segmentation
 from mhex.metrics.soft_average_drop import SoftAverageDrop
 from mhex.perturb import MaskedPass, PerturbationSweep
 from mhex.perturb.references import WORDS
-from support.nonlinear_models import image_case, text_case
+from support.nonlinear_models import image_case, parts_case, text_case
 
 CURVES = ("deletion", "insertion", "fidelity", "aopc", "log-odds", "perturbation-auc")
 SMALL = {"sizes": (2, 4), "count": 6}
@@ -52,13 +52,15 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {  # where something else than the d
     "compactness": [{"share": 0.3}],
     "balanced": [{"steps": 10}],
     "token-f1": [{"k": (1, 12)}],
+    "agreement": [{"count": 6}, {"preset": "text", "count": 6}],
+    "removal": [{"reference": "blur", "count": 6}, {"preset": "text", "count": 6}],
 }
 OTHERS: dict[str, tuple[Any, ...]] = {  # by part
     "reference": ("black", "zero", "mean", "blur", "impute", "mask_token", "drop", "pad"),
     "steps": (20,),
     "scored": ("explained", "predicted", "label", "other"),
     "area": ("unit", "che", "percent", "left100", "mean11"),
-    "granularity": ("pixel", "patch", "token", "word"),
+    "granularity": ("pixel", "cell", "patch", "token", "word"),
     "tie": ("random", "stable"),
     "seed": (1,),
     "sigma": (3.0,),
@@ -93,12 +95,18 @@ OTHERS: dict[str, tuple[Any, ...]] = {  # by part
     "channels": ("shared", "own"),
     "words": ("tokenizer", "whitespace"),
     "pooling": ("max", "sum"),
+    "references": (("zero", "mean"), ("pad",)),
+    "regions": (("zero",), ("pad",)),
+    "worth": ("removal", "shapley"),
+    "least": (0.95,),
 }
 OWN: dict[tuple[str, str], tuple[Any, ...]] = {  # by metric and part, where a name has another meaning
     ("segmentation", "threshold"): ("mean", "best"),
     ("compactness", "mode"): ("abs", "paper", "code"),
     ("randomization", "mode"): ("parameters", "logit", "labels"),
     ("token-f1", "mode"): ("signed", "clamp"),
+    ("agreement", "sizes"): ((2, 3),),
+    ("removal", "sizes"): ((2, 3),),
 }
 NAMES = sorted(all_metrics())
 
@@ -126,8 +134,10 @@ def values_of(name: str, part: str, protocol: Protocol) -> tuple[Any, ...]:
 def judged(name: str, given: tuple[tuple[str, Any], ...]) -> tuple[int, list[float]]:
     """Passes of a metric on the small example, and the numbers of all images, or those of the data set."""
     metric = get_metric(name).metric(resamples=2, **dict(given))
-    text = name == "token-f1" or getattr(metric.protocol, "reference", None) in WORDS
-    case = text_case() if text else image_case()
+    protocol = metric.protocol
+    reference = getattr(protocol, "reference", None) or getattr(protocol, "references", (None,))[0]
+    text = name == "token-f1" or reference in WORDS
+    case = parts_case() if name.startswith("truth-") else text_case() if text else image_case()
     metric.update(*metric.of(case))
     found = metric.compute()
     assert found["n"] > 1
@@ -194,7 +204,7 @@ def test_presets_are_accepted_and_print_what_they_read(name: str) -> None:
         ),
         (
             lambda: SaCo("text", reference="blur"),
-            "granularity 'pixel' or 'patch' with the reference 'blur', but got 'token'",
+            "granularity 'pixel', 'cell' or 'patch' with the reference 'blur', but got 'token'",
         ),
         (lambda: SaCo(reference="grey"), "reference to be one of .* but got 'grey'"),
         (lambda: SaCo(tie="first"), "Expected tie to be 'random' or 'stable', but got 'first'"),
