@@ -57,7 +57,7 @@ speed-metrics: .venv/dev
 	$(BIN)/python benchmarks/speed_metrics.py
 
 docs: .venv/dev
-	$(BIN)/python docs/generate.py
+	$(BIN)/python docs/generate.py --results
 
 clean:
 	rm -rf .venv out build dist .mypy_cache .ruff_cache .pytest_cache

@@ -150,11 +150,13 @@ def run_bench(
 
 
 def stored_evidence(folder: Path, names: Sequence[str] = ()) -> list[Evidence]:
-    """Read what `run_bench` left in a folder."""
-    networks = [network for network in networks_by_name(names) if (folder / folder_of(network)).is_dir()]
-    if not networks:
+    """Read what `run_bench` left in a folder, or files of `Report.to_parquet` by the names of these folders."""
+    rows = [(network, folder / folder_of(network)) for network in networks_by_name(names)]
+    rows = [(network, path if path.is_dir() else path.with_name(f"{path.name}.parquet")) for network, path in rows]
+    rows = [(network, path) for network, path in rows if path.exists()]
+    if not rows:
         raise ArgumentError(f"Expected rows of the bench of known evidence in {folder}, but there are none.")
-    return [evidence(Report.load(folder / folder_of(network)), network) for network in networks]
+    return [evidence(Report.load(path), network) for network, path in rows]
 
 
 def folder_of(network: TruthNetwork) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -39,6 +40,16 @@ class Evidence:
     def right(self, name: str = TRUTH) -> Tensor:
         """How right each method is on average, (M,)."""
         return self.truth[name].nanmean(0)
+
+    @cached_property
+    def clear_pairs(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Pairs that truth tells apart: numbers of both methods, and the sign of the first less the second.
+
+        Flips of signs over images tell them apart, corrected for all pairs (Holm).
+        """
+        (tested,) = pair_tests(self.truth[TRUTH])
+        clear = tested.adjusted < _LEVEL
+        return tested.first[clear], tested.second[clear], tested.difference[clear].sign()
 
     @property
     def methods_only(self) -> Tensor:
@@ -91,15 +102,10 @@ def regret_of(evidence: Evidence, scores: Tensor, truth: str = TRUTH, among: Seq
     return float(right[choices].nan_to_num(-math.inf).max() - named)
 
 
-def agreement_of(evidence: Evidence, scores: Tensor, truth: str = TRUTH) -> tuple[float, int]:
-    """Share of the pairs that truth tells apart which scores (M,) order the same, equal ones counting half; and pairs.
-
-    Truth tells a pair apart if paired flips of signs over images, corrected for all pairs (Holm), do.
-    """
-    (tested,) = pair_tests(evidence.truth[truth])
-    clear = tested.adjusted < _LEVEL
-    first, second = tested.first[clear], tested.second[clear]
-    signs = (scores[first] - scores[second]).sign() * tested.difference[clear].sign()
+def agreement_of(evidence: Evidence, scores: Tensor) -> tuple[float, int]:
+    """Share of the clear pairs that scores (M,) order as truth does, equal ones counting half; and number of pairs."""
+    first, second, sign = evidence.clear_pairs
+    signs = (scores[first] - scores[second]).sign() * sign
     signs = signs[signs.isfinite()]
     return (float((signs + 1).mean() / 2) if len(signs) else math.nan), len(signs)
 
@@ -125,7 +131,7 @@ def judge(name: str, evidences: Sequence[Evidence], scorer: Scorer | None = None
     for evidence in evidences:
         scores = evidence.values.get(name) if scorer is None else scorer(evidence)
         if scores is not None and bool(scores.isfinite().any()):
-            pairs = agreement_of(evidence, scores, truth)[0]
+            pairs = agreement_of(evidence, scores)[0]
             rows.append((order_of(evidence, scores, truth), regret_of(evidence, scores, truth), pairs))
     table = torch.tensor(rows, dtype=torch.float64).view(-1, 3)
     spans = [with_interval(column) for column in table.unbind(1)]

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from mhex.judge.report import versions
 from mhex.lab.truth.bench import all_networks
 from mhex.lab.truth.exact import EXACT
 from mhex.lab.truth.judges import TRUTH, TRUTHS, Evidence, Judged, judge, random_pick, with_interval
@@ -72,7 +71,6 @@ def truth_page(evidences: Sequence[Evidence], command: str, reading: str = "") -
         "about": ABOUT,
         "command": command,
         "reading": reading.strip(),
-        "versions": versions(),
         "evidences": evidences,
         "networks": [(evidence, labels[evidence.network, evidence.task]) for evidence in evidences],
         "counts": {kind: len(some) for kind, some in kinds.items()},
