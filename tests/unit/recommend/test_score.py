@@ -63,6 +63,13 @@ def test_those_who_left_early_are_compared_on_their_own_images():
     assert found.sure < 1
 
 
+def test_draws_without_an_image_of_a_method_say_nothing_of_it():
+    best, behind = torch.ones(N), torch.zeros(N)
+    left = behind.clone()
+    left[1:] = math.nan
+    assert race_result({"best": best, "behind": behind, "left": left}, ["best", "behind"]).sure == 1
+
+
 def test_one_who_left_cannot_win():
     """Only those of the last round are told apart by the images of all rounds."""
     best, left = scores(0.0, 5.0)
