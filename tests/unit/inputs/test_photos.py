@@ -168,8 +168,9 @@ def test_eight_bits_are_known(mode):
 def test_a_range_for_eight_bits_must_lie_within_them():
     photo = Image.fromarray(np.array([[50, 100, 150]], np.uint8))
     assert grey(upright_rgb(photo, (50, 150))) == [[0, 128, 255]]
-    with pytest.raises(ArgumentError, match=r"8 bits.*window=\(0, 4095\) goes beyond"):
-        upright_rgb(photo, (0, 4095))
+    for low, high in ((0, 4095), (-50, 150)):
+        with pytest.raises(ArgumentError, match=rf"8 bits.*window=\({low}, {high}\) goes beyond"):
+            upright_rgb(photo, (low, high))
 
 
 @pytest.mark.parametrize("window", [4095, (0,), (0, 1, 2), (5, 5), (5, 1), (0, float("nan")), ("0", "9")])

@@ -39,8 +39,9 @@ def test_cosines(seen, tmp_path):
     assert seen.save(tmp_path / "cosines.png").stat().st_size > 5000
 
 
-def test_small_cosines_get_a_shorter_axis():
-    drawn = cosine_figure(0.15 * torch.ones(4, 2), ["a", "b"])
+@pytest.mark.parametrize("largest", [0.15, -0.15])
+def test_small_cosines_get_a_shorter_axis(largest):
+    drawn = cosine_figure(largest * torch.ones(4, 2), ["a", "b"])
     assert charts(drawn)[0].get_xlim()[1] == pytest.approx(0.208)
     assert "The axis ends at 0.2" in " ".join(words(drawn))
 

@@ -41,6 +41,8 @@ def test_special_tokens_stay_in_place_without_a_score(text):
 def test_spaces_are_guessed(text):
     got = units(text(TOKENS, SCORES, WORDS))
     assert "".join((" " if u.space else "") + u.text for u in got) == "[CLS] unbelievable, don't go [SEP]"
+    comma = units(text(["[CLS]", ",", "[SEP]"], [0.0, 1.0, 0.0], [None, 0, None]))
+    assert [u.space for u in comma] == [False, True, True]  # it closes nothing after a special token
 
 
 def test_tokens_without_words_lose_their_marks(text):

@@ -111,6 +111,7 @@ def test_cutmix_pastes_and_mixup_blends():
     [
         ({"cutmix": 0.7, "mixup": 0.7}, "sum to at most 1"),
         ({"scale": [0.9, 0.2]}, "ascending shares"),
+        ({"scale": [0, 0.5]}, "ascending shares"),
         ({"ratio": [2.0, 0.5]}, "ascending numbers"),
     ],
 )
