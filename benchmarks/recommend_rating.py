@@ -13,7 +13,7 @@ from mhex.judge import report as about
 from mhex.judge import store
 from mhex.judge.controls import RANDOM, is_control
 from mhex.recommend.result import RaceResult, beside_random, race_result
-from mhex.recommend.score import Score, score_of
+from mhex.recommend.score import DEFAULT, Score, score_of
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Full:
 
     @classmethod
     def load(cls, folder: Path) -> Full:
-        """From the rows that `mhex.evaluate` wrote with the metric `balanced`."""
+        """From the rows that `mhex.evaluate` wrote with the metric `removal`."""
         if not folder.is_dir() or not store.numbered(folder):
             raise ArgumentError(f"Expected a full benchmark in {str(folder)!r}, but there is none; make it first.")
         report = mhex.Report.load(folder)
@@ -45,15 +45,15 @@ class Full:
     @classmethod
     def of(cls, report: mhex.Report, calls: Sequence[Mapping[str, Any]] = ()) -> Full:
         """From a report, whose seed is 0."""
-        score = score_of("balanced", "image", 0)
+        score = score_of(DEFAULT, "text" if any(":text" in name for name in report.metrics) else "image", 0)
         rows = report.values(score.metric.label)[1]
-        counts = {name: int(one.isfinite().all(1).sum()) for name, one in rows.items() if not is_control(name)}
+        counts = {name: int(numbers.isfinite().all(1).sum()) for name, numbers in rows.items() if not is_control(name)}
         whole = [name for name, count in counts.items() if count == max(counts.values())]
         score = score.with_units(report, whole)
         values = score.values(report)
-        found = race_result({name: values[name] for name in counts}, whole)
-        higher = beside_random(score.faithful(report), RANDOM, list(counts), found.best)
-        return cls(found, higher, score, max(counts.values()), calls)
+        outcome = race_result({name: values[name] for name in counts}, whole)
+        higher = beside_random(score.faithful(report), RANDOM, list(counts), outcome.best)
+        return cls(outcome, higher, score, max(counts.values()), calls)
 
     @property
     def good(self) -> tuple[str, ...]:
@@ -64,7 +64,7 @@ class Full:
     @property
     def weak(self) -> frozenset[str]:
         """Methods that are negligible beside random maps, or not shown to be above them."""
-        return frozenset(name for name, one in self.higher.items() if one != "above")
+        return frozenset(name for name, standing in self.higher.items() if standing != "above")
 
 
 @dataclass(frozen=True)
@@ -100,14 +100,14 @@ def judged(full: Full, answer: Mapping[str, Any]) -> Judgement:
     pick = answer["table"][0]["method"]
     if pick not in full.higher:
         raise ArgumentError(f"Expected {pick!r} among the methods of the full benchmark, but it is not there.")
-    told = {line["method"]: line["above_random"] for line in answer["table"] if line["above_random"] is not None}
+    standings = {line["method"]: line["above_random"] for line in answer["table"] if line["above_random"] is not None}
     flagged = {name for name in answer["not_better_than_random"] if name in full.higher}
-    known = {name for name, said in told.items() if said != "undecided"}
+    known = {name for name, standing in standings.items() if standing != "undecided"}
     hits, false = flagged & full.weak, flagged - full.weak
     misses, untold = (full.weak & known) - flagged, full.weak - known
     right = pick in full.good
     mean, low, high = full.outcome.behind[pick]
-    lists = {"flags right": hits, "missed": misses, "false flags": false, "not told": untold}
+    lists = {"flags right": hits, "missed": misses, "false flags": false, "undecided": untold}
     words = (
         f"{pick}, {'not rated worse' if right else 'rated worse'} ({mean:.3f} behind, {low:.3f} to {high:.3f}); sure "
         f"{percent(answer['sure'])}; {answer['used']:.0f} s of {answer['budget']:.0f}; rounds {answer['rounds']}; "
