@@ -24,12 +24,12 @@ def _benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def numbers(mean: float, seed: int, n: int = N) -> Tensor:
-    """Faithfulness around a mean, and the two other parts, (N, 3); NaN behind the first n."""
+    """Agreement, insertion and deletion around a mean, of which low deletion is better, (N, 3); NaN behind row n."""
     draw = torch.Generator().manual_seed(seed)
-    found = 0.3 * torch.randn(N, 3, generator=draw, dtype=torch.float64)
-    found[:, 0] += mean
-    found[n:] = math.nan
-    return found
+    parts = 0.3 * torch.randn(N, 3, generator=draw, dtype=torch.float64)
+    parts += mean * torch.tensor([1.0, 1.0, -1.0], dtype=torch.float64)
+    parts[n:] = math.nan
+    return parts
 
 
 def full(**changes: Tensor) -> Any:
@@ -42,7 +42,7 @@ def full(**changes: Tensor) -> Any:
         "control:random": numbers(0.0, 5),
         **changes,
     }
-    return report_of({"balanced": methods})
+    return report_of({"removal": methods})
 
 
 def answer(pick: str, flagged: tuple[str, ...] = (), **said: str) -> dict[str, Any]:
@@ -120,14 +120,14 @@ def test_both_parts_run_alone_and_go_on(
     from mhex.bundle import as_bundle
     from support.tiny_models import pictures, tiny
 
-    photos = list(pictures(8))
+    photos = list(pictures(24))
     entry = type("Entry", (), {"items": lambda self: photos})()
     monkeypatch.setattr(script, "data_entry", lambda name: entry)
     monkeypatch.setattr(mhex, "load", lambda name: as_bundle(tiny("cnn")))
     monkeypatch.setattr(script, "all_methods", lambda: ["gradcam", "layercam", "gae", "rise"])
 
     def call(*given: str) -> str:
-        usual = ["recommend.py", "--out", str(tmp_path), "--images", "4", "--seeds", "2"]
+        usual = ["recommend.py", "--out", str(tmp_path), "--images", "4", "--seeds", "0", "1"]
         monkeypatch.setattr("sys.argv", [*usual, *given])
         script.main()
         return capsys.readouterr().out
@@ -152,5 +152,5 @@ def test_both_parts_run_alone_and_go_on(
     call("--slow-images", "0")
     assert len(calls) == 2
     assert {path: path.stat().st_mtime_ns for path in rows} == rows
-    with pytest.raises(ArgumentError, match="a budget of 60"):
-        call("--seeds-only", "--budget", "60")
+    with pytest.raises(ArgumentError, match="a budget of 30"):
+        call("--seeds-only", "--budget", "30")

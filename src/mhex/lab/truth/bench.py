@@ -35,9 +35,9 @@ _BOXES: Mapping[str, Any] = {"sizes": (1, 2, 3), "grid": 8, "count": 40}
 IMAGE_JUDGES: tuple[MetricGiven, ...] = (
     *("average-drop", "average-drop:mhex", "average-drop:gradcampp", "soft-average-drop", "effective-average-drop"),
     *("increase-in-confidence", "aopc", "log-odds", "perturbation-auc:quick", "road", "saco", "infidelity"),
-    *(("compactness", ("saco", {"granularity": "cell"}))),
+    *("compactness", "removal", ("saco", {"granularity": "cell"})),
     *(("insertion", {"reference": name, **_RANDOM}) for name in ("mean", "blur")),
-    *(("deletion", {"reference": name, **_RANDOM}) for name in ("mean", "blur")),
+    *(("deletion", {"reference": name, **_RANDOM}) for name in ("mean", "blur", "black")),  # black: pixel flipping
     *(("insertion", {"reference": name, "granularity": "cell", **_RANDOM}) for name in ("mean", "blur")),
     *(("fidelity", {"reference": name, "centred": True, **_RANDOM}) for name in ("blur", "mean", "black")),
     *(
@@ -48,7 +48,7 @@ IMAGE_JUDGES: tuple[MetricGiven, ...] = (
 )
 TEXT_JUDGES: tuple[MetricGiven, ...] = (
     *("average-drop", "insertion", "deletion", "perturbation-auc", "aopc", "log-odds", "fidelity"),
-    *("comprehensiveness", "comprehensiveness:mask_token", "sufficiency", "sufficiency:mask_token", "saco"),
+    *("comprehensiveness", "comprehensiveness:mask_token", "sufficiency", "sufficiency:mask_token", "saco", "removal"),
     ("fidelity", {"reference": "mask_token"}),
     ("saco", {"granularity": "word"}),
 )

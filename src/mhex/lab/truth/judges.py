@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mhex.judge.controls import is_control
 from mhex.judge.report import Report
+from mhex.recommend.score import DEFAULT, score_of
 from mhex.stats.comparison import pair_tests
 from mhex.stats.correlation import rank_correlation
 from mhex.stats.intervals import bootstrap
@@ -21,6 +22,7 @@ Kind = Literal["CNN", "ViT", "text"]
 TRUTHS = ("truth-first", "truth-point", "truth-auroc", "truth-rank", "truth-sign", "truth-mass")
 TRUTH = "truth"  # by which methods are ranked, and regret is counted: the mean of these three, of each image
 _MEAN = ("truth-first", "truth-point", "truth-auroc")
+RECOMMEND = "score of mhex.recommend"  # three columns of one metric, which are joined
 _LEVEL = 0.05
 
 
@@ -66,8 +68,15 @@ def evidence_of(report: Report, network: str, task: str, family: str, kind: Kind
     """Read a report of one network, with metrics of known evidence and others."""
     methods = tuple(report.methods)
     truth, values, rows = {}, {}, {}
+    score = score_of(DEFAULT, "text" if kind == "text" else "image", 0)
     cells = {(cell.metric, cell.method): cell.value for cell in report.summary(resamples=1, outputs="first")}
     for name in report.metrics:
+        if name == score.metric.label:
+            score = score.with_units(report, [method for method in methods if not is_control(method)])
+            scores = score.values(report)
+            rows[RECOMMEND] = torch.stack([scores[method] for method in methods], 1)
+            values[RECOMMEND] = rows[RECOMMEND].nanmean(0)
+            continue
         numbers = report.per_image(name)
         absent = torch.full_like(next(iter(numbers.values())), math.nan)  # a method that was not judged by it
         table = torch.stack([numbers.get(method, absent) for method in methods], 1)

@@ -18,7 +18,7 @@ from mhex.errors import ArgumentError
 from mhex.inputs.preprocess import Preprocess
 from mhex.lab.truth import bench
 from mhex.lab.truth.bench import TruthNetwork, all_networks, networks_by_name, run_bench, stored_evidence
-from mhex.lab.truth.judges import Evidence, agreement_of, judge, order_of, random_pick, regret_of
+from mhex.lab.truth.judges import RECOMMEND, Evidence, agreement_of, judge, order_of, random_pick, regret_of
 from mhex.lab.truth.page import truth_page
 from mhex.lab.truth.task import all_tasks
 
@@ -109,7 +109,7 @@ def network(monkeypatch: pytest.MonkeyPatch) -> TruthNetwork:
     monkeypatch.setattr("mhex.lab.truth.page.all_networks", lambda: [entry])
     monkeypatch.setattr(bench, "load", lambda name: bundle)
     monkeypatch.setattr(bench, "refuse_missing", lambda names: None)
-    monkeypatch.setattr(bench, "IMAGE_JUDGES", ("saco", ("deletion", {"steps": 4})))
+    monkeypatch.setattr(bench, "IMAGE_JUDGES", ("saco", ("deletion", {"steps": 4}), "removal"))
     monkeypatch.setattr(bench, "EXPLAINING_JUDGES", (("balanced", {"draws": 0}),))
     monkeypatch.setattr(bench, "QUICK_SAMPLES", 3)
     entries = {name: spec for name, spec in bench_methods().items() if name in ("conservative-lrp", "input-x-gradient")}
@@ -137,6 +137,9 @@ def test_the_bench_goes_from_a_network_to_a_page(network: TruthNetwork, tmp_path
     place = evidence.methods.index("input-x-gradient")
     assert float(evidence.right("truth-sign")[place]) == 1  # red and blue, and nothing else, move the logits
     assert float(evidence.right("truth-sign")[evidence.methods.index("control:random")]) < 0.9
+    score = evidence.values[RECOMMEND]  # three columns in one number, for methods and control maps
+    assert float(score[place]) > float(score[evidence.methods.index("control:random")])
+    assert not any(name.startswith("removal") for name in evidence.values)
     assert evidence.values["balanced (draws=0)"][evidence.methods.index("control:random")].isnan()
 
 
