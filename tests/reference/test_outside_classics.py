@@ -145,7 +145,7 @@ def test_scorecam_of_pytorch_grad_cam(name: str, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("evaluations", [30, pytest.param(400, marks=pytest.mark.slow)])
 def test_shap_of_its_own_image_masker(evaluations: int) -> None:
     """Raw pixels, height x width x colours, each colour a feature of its own; a background that was blurred before."""
-    shap = pytest.importorskip("shap", reason="shap is not installed (extra 'shap')")
+    shap = pytest.importorskip("shap", reason="shap is not installed")
     family = FAMILIES["timm_vit"]
     model, images = family.model(), family.inputs(2)
 

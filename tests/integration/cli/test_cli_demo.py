@@ -40,7 +40,6 @@ def test_the_page_shows_photos_heads_and_news(
 ) -> None:
     monkeypatch.delenv("MHEX_DATA", raising=False)
     monkeypatch.setattr(socket.socket, "connect", lambda *_: pytest.fail("the demo must not use a network"))
-    monkeypatch.setitem(sys.modules, "shap", None)  # an extra that the demo's installation does not bring
     few = {
         "rise": {"n": 3},
         "scorecam": {"max_channels": 3},
@@ -92,13 +91,12 @@ def test_the_page_shows_photos_heads_and_news(
         said = html.unescape(section)
         # Highlighted for two classes each, or left out with the reason.
         for name, method in all_methods().items():
-            if "text" not in method.modalities or name in ("shap", "guided-backprop"):
+            if "text" not in method.modalities or name == "guided-backprop":
                 assert re.search(rf"<td>[^<]*{re.escape(name)}[^<]*</td>", said)
             else:
                 assert said.count(f"<strong>{name} · ") == 2
     assert "topic 25.0 % (test, 12 texts)" in page
     assert "it reads attention" in page
-    assert "pip install 'mhex[shap]'" in html.unescape(page)
     assert "Methods that can" not in page  # the reason only: the page itself shows the others
     # The cards, escaped.
     assert "made-up &lt;pets&gt;" in page
@@ -188,7 +186,6 @@ def test_an_unwritable_folder_is_told_before_any_work(run: Run, zoo: Path, tmp_p
 def test_a_missing_package_names_the_extra(
     run: Run, zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import sys
 
     monkeypatch.setitem(sys.modules, "skimage.data", None)
     assert "mhex[demo]" in one_sentence(run("demo", "--out", tmp_path / "o"))
