@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import pickle
+import pkgutil
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
@@ -202,6 +204,42 @@ def test_an_error_leaves_explainer_and_model_as_they_were() -> None:
         explainer(inputs * torch.inf)
     before.check()
     assert torch.equal(explainer(inputs).scores, wanted)
+
+
+class Narrow(Net):
+    """A network that takes no large numbers."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = super().forward(x)
+        if x.amax() > 100:
+            raise ValueError("too large")
+        return y
+
+
+def test_an_error_of_the_model_leaves_explainer_and_model_as_they_were() -> None:
+    model = Narrow()  # in training mode
+    explainer, before = mhex.Explainer(model, "gradcam"), Snapshot(model)
+    wanted = explainer(images()).scores
+    with pytest.raises(UnsupportedModelError, match="too large"):
+        explainer(images() + 1000)
+    before.check()
+    assert torch.equal(explainer(images()).scores, wanted)
+
+
+CALLS = (("timm_vit", "gae"), ("timm_vit", "lrp"), ("timm_resnet", "gradcam"), ("hf_bert", "occlusion"))
+
+
+@pytest.mark.parametrize(("name", "method"), CALLS)
+def test_nothing_is_imported_listed_or_walked_per_call(name: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    family, calls = FAMILIES[name], []
+    model, inputs = family.model(), family.inputs(1)
+    explainer = mhex.Explainer(model, method)
+    explainer(inputs)
+    for owner, function in ((nn.Module, "modules"), (pkgutil, "iter_modules"), (importlib, "import_module")):
+        monkeypatch.setattr(owner, function, lambda *args, _name=function: calls.append(_name))
+    explainer(inputs)
+    mhex.explain(model, inputs, method)
+    assert not calls
 
 
 def test_options_are_checked_when_it_is_made() -> None:
