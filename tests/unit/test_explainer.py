@@ -7,6 +7,7 @@ import importlib
 import pickle
 import pkgutil
 import weakref
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -109,6 +110,23 @@ def test_a_plain_attribute_of_the_model_is_noticed() -> None:
     assert find_anatomy(model, batch.batch).readout == "class"
     model.global_pool = "avg"
     assert find_anatomy(model, batch.batch).readout == "mean"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: setattr(model, "fc", nn.Linear(4, 3)),
+        lambda model: setattr(model.fc, "weight", nn.Parameter(model.fc.weight.detach())),
+        lambda model: model.fc.register_buffer("scale", torch.ones(1)),  # where there was none
+        lambda model: model.conv.add_module("part", nn.ReLU()),
+        lambda model: setattr(model, "training", True),
+    ],
+)
+def test_what_stands_in_another_place_is_noticed(change: Callable[[nn.Module], None]) -> None:
+    model = Net().eval()
+    before = inventory_of(model)
+    change(model)
+    assert (inventory_of(model) is before) == model.training
 
 
 class Ending(nn.Module):
