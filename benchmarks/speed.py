@@ -38,7 +38,7 @@ def vit(batch: int, device: str, name: str = "vit_small_patch16_224", size: int 
         if "image" in method.modalities and "heads" not in method.needs.keep:
             # Feature maps of a ViT lie inside its last block, so the CAM methods are last-block methods there.
             budget = (1.35, "F") if "features" in method.needs.keep else None
-            bench.add(method.name, _input_peers(bench) if method.name == "input-x-gradient" else {}, budget=budget)
+            bench.add(method.name, input_peers(bench) if method.name == "input-x-gradient" else {}, budget=budget)
     bench.add("lrp", budget=(4.0, "F+B"), rule="alphabeta")
     bench.add("lrp", budget=(4.0, "F+B"), rule="alphabeta", alpha=2.0)
     bench.add("lrp", rule="gamma", budget=(4.0, "F+B"))
@@ -54,11 +54,11 @@ def resnet(batch: int, device: str) -> list[Bench]:
     """ResNet-18 at 224 px: the CAM methods beside captum and pytorch-grad-cam; at 64 px, those of many passes."""
     model = timm.create_model("resnet18", num_classes=1000).to(device)
     bench = Bench(f"resnet18, 224 px, batch {batch}", model, torch.randn(batch, 3, 224, 224, device=device))
-    bench.add("gradcam", _cam_peers(bench, model.layer4[-1], "GradCAM"))
-    bench.add("layercam", _cam_peers(bench, model.layer4[-1], "LayerCAM"))
-    bench.add("input-x-gradient", _input_peers(bench))
-    bench.add("gradcam++", _cam_peers(bench, model.layer4[-1], "GradCAMPlusPlus"))
-    bench.add("eigencam", _cam_peers(bench, model.layer4[-1], "EigenCAM"))
+    bench.add("gradcam", cam_peers(bench, model.layer4[-1], "GradCAM"))
+    bench.add("layercam", cam_peers(bench, model.layer4[-1], "LayerCAM"))
+    bench.add("input-x-gradient", input_peers(bench))
+    bench.add("gradcam++", cam_peers(bench, model.layer4[-1], "GradCAMPlusPlus"))
+    bench.add("eigencam", cam_peers(bench, model.layer4[-1], "EigenCAM"))
     bench.add("guided-backprop", _captum(bench, "GuidedBackprop", {}))
     bench.add("lrp")
     bench.add("lrp", budget=(4.0, "F+B"), rule="alphabeta")
@@ -68,7 +68,7 @@ def resnet(batch: int, device: str) -> list[Bench]:
     bench.add("occlusion", window=112)
     bench.add("rise", n=4)
     small = Bench("resnet18, 64 px, batch 2", model, torch.randn(2, 3, 64, 64, device=device))
-    small.add("scorecam", _cam_peers(small, model.layer1[-1], "ScoreCAM"), layer="layer1")
+    small.add("scorecam", cam_peers(small, model.layer1[-1], "ScoreCAM"), layer="layer1")
     small.add("occlusion", _captum(small, "Occlusion", _OCCLUSION), window=16, fill="zero")
     small.add("rise", n=50)
     small.add("smoothgrad", _captum(small, "NoiseTunnel", {"nt_type": "smoothgrad", "nt_samples": 25}), n=25)
@@ -124,7 +124,8 @@ def _captum(bench: Bench, kind: str, options: dict[str, Any]) -> dict[str, Job]:
     return {"captum": lambda: theirs.attribute(_leaf(bench.x), target=0, **options)}
 
 
-def _input_peers(bench: Bench) -> dict[str, Job]:
+def input_peers(bench: Bench) -> dict[str, Job]:
+    """Gradient times input by captum."""
     if find_spec("captum") is None:
         return {}
     from captum.attr import InputXGradient
@@ -133,7 +134,8 @@ def _input_peers(bench: Bench) -> dict[str, Job]:
     return {"captum": lambda: captum.attribute(_leaf(bench.x), target=0)}
 
 
-def _cam_peers(bench: Bench, layer: nn.Module, kind: str) -> dict[str, Job]:
+def cam_peers(bench: Bench, layer: nn.Module, kind: str) -> dict[str, Job]:
+    """A CAM method by captum, which has Grad-CAM alone, and by pytorch-grad-cam, whose name of it is `kind`."""
     peers: dict[str, Job] = {}
     if find_spec("captum") is not None and kind == "GradCAM":
         from captum.attr import LayerGradCam

@@ -2,10 +2,12 @@
 
 For each model, precision and batch size: F is a plain forward pass, F + B a forward pass and the gradient of a score
 with respect to the input, weights frozen; then every method through `mhex.Explainer`, and captum where it does the same
-work. Times are wall times in milliseconds of single calls, each waited for; kernels are what the profiler sees the GPU
-do; waits are the points at which the host waits for the device, the one at the end of each timed call included.
+work, and pytorch-grad-cam in float32. Times are wall times in milliseconds of single calls, each waited for; kernels
+are what the profiler sees the GPU do; waits are the points at which the host waits for the device, the one at the end
+of each timed call included.
 
     python benchmarks/speed_gpu.py [--models vit_base_patch16_224 resnet50] [--batches 1 8 64 256] [--out rows.json]
+    python benchmarks/speed_gpu.py --evaluate
 """
 
 from __future__ import annotations
@@ -17,7 +19,6 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,12 @@ from torch.utils.data import Subset, TensorDataset
 
 import mhex
 from mhex.methods import all_methods
+from speed import cam_peers, input_peers
+from yardsticks import Bench
 
 Job = Callable[[], Any]
 PRECISIONS = ("float32", "autocast", "bfloat16")
+CAMS = {"gradcam": "GradCAM", "layercam": "LayerCAM", "gradcam++": "GradCAMPlusPlus", "eigencam": "EigenCAM"}
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
 
 
@@ -92,31 +96,31 @@ def own_passes(model: nn.Module, x: Tensor, precision: str) -> dict[str, Job]:
     return {"F": forward, "F+B": both}
 
 
-def captum_peers(model: nn.Module, x: Tensor, precision: str) -> dict[str, Job]:
-    """Captum's Grad-CAM of the last stage and gradient times input, for a class."""
-    if find_spec("captum") is None:
-        return {}
-    from captum.attr import InputXGradient, LayerGradCam
+def peers_of(model: nn.Module, x: Tensor, precision: str, only: set[str]) -> dict[str, Job]:
+    """Captum and pytorch-grad-cam on the same work as some methods, or as all: for a class, and the last stage."""
+    bench = Bench("", model, x)
+    found = {"input-x-gradient": input_peers(bench)}
+    if (stage := getattr(model, "layer4", None)) is not None:
+        found |= {method: cam_peers(bench, stage[-1], kind) for method, kind in CAMS.items()}
 
-    peers: dict[str, Job] = {}
-    jobs: dict[str, Any] = {"input-x-gradient": InputXGradient(model)}
-    stage: Any = getattr(model, "layer4", None)
-    if stage is not None:
-        jobs["gradcam"] = LayerGradCam(model, stage[-1])
-
-    def call(attribution: Any) -> None:
+    def call(job: Job) -> None:
         with precision_of(precision):
-            attribution.attribute(x.detach().clone().requires_grad_(), target=0)
+            job()
 
-    for name, attribution in jobs.items():
-        peers[name] = partial(call, attribution)
-    return peers
+    return {
+        f"{peer}'s {method}": partial(call, job)
+        for method, jobs in found.items()
+        for peer, job in jobs.items()
+        # pytorch-grad-cam hands what it reads to numpy, which has no bfloat16.
+        if (peer == "captum" or precision == "float32") and (not only or method in only)
+    }
 
 
 def rows_of(name: str, precision: str, batch: int, seconds: float, only: set[str]) -> list[dict[str, Any]]:
     """One row per pass, method and peer."""
     torch.manual_seed(0)
-    model = timm.create_model(name, num_classes=1000).cuda().eval()
+    with torch.device("cuda"):  # a host takes seconds to draw the weights
+        model = timm.create_model(name, num_classes=1000).eval()
     if precision == "bfloat16":
         model = model.bfloat16()
     size = model.default_cfg["input_size"]
@@ -153,9 +157,8 @@ def rows_of(name: str, precision: str, batch: int, seconds: float, only: set[str
         rows[-1]["recorded"] = bool(recordings.graphs)
         rows[-1]["not recorded"] = "; ".join(reason[:160] for reason in recordings.refusals.values())
         explainer.forget()
-    for label, job in captum_peers(model, x, precision).items():
-        if not only or label in only:
-            measure(f"captum {label}", job)
+    for label, job in peers_of(model, x, precision, only).items():
+        measure(label, job)
     if not only or "mhex" in only:  # beside the forward pass of the model with heads
         scaffold = mhex.attach(model, 1000)
         for name, parameter in scaffold.heads.named_parameters():
@@ -185,7 +188,7 @@ class Scale:
         return x
 
 
-def evaluation(name: str, photos: int = 200) -> str:
+def evaluation(name: str, photos: int = 200) -> dict[str, Any]:
     """Wall time of ten methods and six metrics in bfloat16, beside that of the bare passes, as many at a time."""
     torch.manual_seed(0)
     model = timm.create_model(name, num_classes=1000).cuda().eval().bfloat16()
@@ -206,15 +209,15 @@ def evaluation(name: str, photos: int = 200) -> str:
     many = images.repeat(3, 1, 1, 1)[:512].cuda()
     with torch.inference_mode():
         bare = timed(lambda: model(many), 3.0) / 1e3 / len(many) * cost["passes"]
-    words = f"{cost['passes']:,} passes, {cost['saved']:,} saved"
-    return f"evaluate, {name}, {photos} photos: {wall:.1f} s, bare passes {bare:.1f} s ({wall / bare:.2f}), {words}"
+    return {"model": name, "photos": photos, "wall": wall, "bare": bare, "ratio": wall / bare, **cost}
 
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Rows of one model, precision and batch size as Markdown."""
     forward = next(row["wall"] for row in rows if row["job"] == "F")
     both = next(row["wall"] for row in rows if row["job"] == "F+B")
-    lines = ["| method | ms | kernels | / F | / (F + B) | budget | waits | MB | recorded |", "|---" * 9 + "|"]
+    names = ("method", "ms", "kernels", "/ F", "/ (F + B)", "budget", "images / s", "waits", "MB", "recorded")
+    lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
     for row in rows:
         if "wall" not in row:
             lines.append(f"| {row['job']} | refused: {row['refused']} |")
@@ -223,12 +226,20 @@ def table(rows: list[dict[str, Any]]) -> str:
         limit = "" if factor is None else f"{factor:g} {unit.replace('F+B', '(F + B)')}"
         cost = row["wall"] / (forward if unit == "F" else both)
         mark = " **over**" if factor is not None and cost > factor else ""
+        speed = 1e3 * row["batch"] / row["wall"]
         lines.append(
             f"| {row['job']} | {row['wall']:.2f} | {row['kernels']:.2f} | {row['wall'] / forward:.2f} | "
-            f"{row['wall'] / both:.2f} | {limit}{mark} | {row['waits']} | {row['memory']:.0f} | "
+            f"{row['wall'] / both:.2f} | {limit}{mark} | {speed:,.0f} | {row['waits']} | {row['memory']:.0f} | "
             f"{'yes' if row.get('recorded') else row.get('not recorded', '')} |"
         )
     return "\n".join(lines)
+
+
+def save(rows: list[dict[str, Any]], path: Path | None) -> None:
+    """Write rows, if a file is named."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(rows))
 
 
 def main() -> None:
@@ -242,18 +253,19 @@ def main() -> None:
     parser.add_argument("--evaluate", action="store_true", help="time mhex.evaluate on the first model instead")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
-    if arguments.evaluate:
-        print(evaluation(arguments.models[0]))
-        return
     rows: list[dict[str, Any]] = []
+    if arguments.evaluate:
+        rows = [evaluation(arguments.models[0])]
+        print(json.dumps(rows[0]))
+        save(rows, arguments.out)
+        return
     for model in arguments.models:
         for precision in arguments.precisions:
             for batch in arguments.batches:
                 part = rows_of(model, precision, batch, arguments.seconds, set(arguments.methods))
                 rows += part
                 print(f"\n### {model}, {precision}, batch {batch}\n\n{table(part)}", flush=True)
-                if arguments.out is not None:
-                    arguments.out.write_text(json.dumps(rows))
+                save(rows, arguments.out)
 
 
 if __name__ == "__main__":

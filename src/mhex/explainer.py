@@ -186,13 +186,15 @@ class Explainer:
         answer = self._replayed(preparation, settings, prepared, target)
         if answer is None:
             answer = self._answer(preparation, dict(settings), prepared, target)
+        explanation = answer.explanation(prepared, self.seed)  # before the check, which waits for the device
         try:
             answer.check(prepared)
         except StaleError:
             self._recordings.clear()
             answer = self._answer(preparation, settings, prepared, target)
             answer.check(prepared)
-        return answer.explanation(prepared, self.seed)
+            explanation = answer.explanation(prepared, self.seed)
+        return explanation
 
     def _prepare(self, spec: Method, settings: Mapping[str, Any], prepared: Prepared, target: Target) -> "_Preparation":
         """What the method needs on this model, from an earlier call if the model and the kind of batch are the same."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import pickle
+import pkgutil
 import weakref
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -109,6 +112,23 @@ def test_a_plain_attribute_of_the_model_is_noticed() -> None:
     assert find_anatomy(model, batch.batch).readout == "mean"
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: setattr(model, "fc", nn.Linear(4, 3)),
+        lambda model: setattr(model.fc, "weight", nn.Parameter(model.fc.weight.detach())),
+        lambda model: model.fc.register_buffer("scale", torch.ones(1)),  # where there was none
+        lambda model: model.conv.add_module("part", nn.ReLU()),
+        lambda model: setattr(model, "training", True),
+    ],
+)
+def test_what_stands_in_another_place_is_noticed(change: Callable[[nn.Module], None]) -> None:
+    model = Net().eval()
+    before = inventory_of(model)
+    change(model)
+    assert (inventory_of(model) is before) == model.training
+
+
 class Ending(nn.Module):
     """A part whose attribute decides what the model returns."""
 
@@ -202,6 +222,42 @@ def test_an_error_leaves_explainer_and_model_as_they_were() -> None:
         explainer(inputs * torch.inf)
     before.check()
     assert torch.equal(explainer(inputs).scores, wanted)
+
+
+class Narrow(Net):
+    """A network that takes no large numbers."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = super().forward(x)
+        if x.amax() > 100:
+            raise ValueError("too large")
+        return y
+
+
+def test_an_error_of_the_model_leaves_explainer_and_model_as_they_were() -> None:
+    model = Narrow()  # in training mode
+    explainer, before = mhex.Explainer(model, "gradcam"), Snapshot(model)
+    wanted = explainer(images()).scores
+    with pytest.raises(UnsupportedModelError, match="too large"):
+        explainer(images() + 1000)
+    before.check()
+    assert torch.equal(explainer(images()).scores, wanted)
+
+
+CALLS = (("timm_vit", "gae"), ("timm_vit", "lrp"), ("timm_resnet", "gradcam"), ("hf_bert", "occlusion"))
+
+
+@pytest.mark.parametrize(("name", "method"), CALLS)
+def test_nothing_is_imported_listed_or_walked_per_call(name: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    family, calls = FAMILIES[name], []
+    model, inputs = family.model(), family.inputs(1)
+    explainer = mhex.Explainer(model, method)
+    explainer(inputs)
+    for owner, function in ((nn.Module, "modules"), (pkgutil, "iter_modules"), (importlib, "import_module")):
+        monkeypatch.setattr(owner, function, lambda *args, _name=function: calls.append(_name))
+    explainer(inputs)
+    mhex.explain(model, inputs, method)
+    assert not calls
 
 
 def test_options_are_checked_when_it_is_made() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Hashable
 from itertools import chain
+from operator import is_
 from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
@@ -34,18 +35,21 @@ class Inventory:
         self.is_half = any(p.dtype in HALF for p in self.parameters)
         self.norms = [m for m in self.below if isinstance(m, nn.modules.batchnorm._BatchNorm)]
         self._tables: list[dict[str, Any]] = [t for m in plain for t in (m._modules, m._parameters, m._buffers)]
+        self._filled = list(filter(None, self._tables))  # of all the others the length says enough
         self.hooks = [getattr(module, name) for module in self.below for name in HOOKS]
         # Weights of other kinds may have no address, or lie in several places.
         buffers = [b for m in everything for b in m._buffers.values() if type(b) is Tensor]
         self._addressed = [x for x in (*self.parameters, *buffers) if type(x) in _ADDRESSED and not x.is_meta]
         # Plain attributes of modules other than torch's own, which the model itself may go by.
         self._owners = [vars(m) for m in self.below if not type(m).__module__.startswith("torch.nn.")]
-        self._attributes = [
+        pairs = [
             (owner, name)
             for owner in self._owners
             for name in owner
             if type(owner[name]) in _PLAIN and name not in _SWITCHES
         ]
+        self._attributes = [owner for owner, _ in pairs], [name for _, name in pairs]
+        self._values = [owner[name] for owner, name in pairs]
         self._facts: dict[Hashable, Any] = {}
         self._signature = self._sign(model)
 
@@ -79,7 +83,10 @@ class Inventory:
 
     def is_current(self, model: nn.Module) -> bool:
         """False if modules were added, replaced or moved, or plain attributes of the model or its parts changed."""
-        return self._signature == self._sign(model)
+        values = list(map(dict.get, *self._attributes))
+        same = all(map(is_, values, self._values))  # hundreds of values, and nearly always the same objects
+        same = same or [x if type(x) in _PLAIN else id(x) for x in values] == self._values
+        return same and self._signature == self._sign(model)
 
     def _sign(self, model: nn.Module) -> tuple[Any, ...]:
         return (
@@ -87,10 +94,10 @@ class Inventory:
             [(name, value) for name, value in vars(model).items() if type(value) in _PLAIN and name not in _SWITCHES],
             id(vars(model).get("forward")),
             list(map(type, self.below)),
-            list(map(id, chain.from_iterable(map(dict.values, self._tables)))),
+            list(map(len, self._tables)),
+            list(map(id, chain.from_iterable(map(dict.values, self._filled)))),
             list(map(Tensor.data_ptr, self._addressed)),
             list(map(len, self._owners)),
-            [value if type(value := owner.get(name)) in _PLAIN else id(value) for owner, name in self._attributes],
         )
 
 

@@ -54,7 +54,8 @@ class ObservedPass:
         self.later_latent: Tensor | None = None  # latent of a later pass
         self.substituted: set[str] = set()  # sites of the replayed block that were reached
         self.lower_output: Any = None  # what a lower block returned, for its structure
-        self.guest = next(iter(guests(model.modules())), None) if "heads" in self.keep else None
+        modules = inventory_of(model, check=False).modules(model) if "heads" in self.keep else ()
+        self.guest = next(iter(guests(modules)), None)
         self.sighting: Sighting | None = None
 
     def run(self, stack: ExitStack) -> None:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import partial, wraps
+from functools import partial
 from threading import get_ident
 from types import FrameType
 from typing import Any
@@ -86,7 +86,6 @@ def of_this_thread(hook: Callable[..., Any]) -> Callable[..., Any]:
     """A hook that looks at calls of the thread that made it, and lets those of others pass."""
     thread = get_ident()
 
-    @wraps(hook)
     def bound(*args: Any, **kwargs: Any) -> Any:
         return hook(*args, **kwargs) if get_ident() == thread else None
 

@@ -16,7 +16,7 @@ from mhex.capture.anatomy import Anatomy, Sighting, grid_of, layout_of, readout_
 from mhex.capture.batch import Batch, full
 from mhex.capture.block_trace import BlockTrace
 from mhex.capture.guard import model_failures, untouched
-from mhex.capture.inventory import Inventory
+from mhex.capture.inventory import Inventory, inventory_of
 from mhex.capture.needs import Needs
 from mhex.capture.observe import ObservedPass
 from mhex.capture.operations import Rules
@@ -134,7 +134,8 @@ class Trace(ObservedPass):
         """How often words were embedded: layers that share their weight, as encoder and decoder, are several uses."""
         if not self.embedded:
             return 0
-        tables = (m.weight for m in self.model.modules() if isinstance(m, nn.Embedding))
+        modules = inventory_of(self.model, check=False).modules(self.model)
+        tables = (m.weight for m in modules if isinstance(m, nn.Embedding))
         weight = getattr(self.anatomy.embedding, "weight", None)
         return max(self.embedded, sum(table is weight for table in tables))
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from mhex.capture import full
 from mhex.capture.hooks import replace_forward
+from mhex.capture.inventory import inventory_of
 from mhex.capture.operations import (
     LINEAR,
     OPERATIONS,
@@ -44,6 +45,10 @@ _PASSING = frozenset(("layer_norm", "rms_norm", "group_norm", "softmax", "attent
 _WRITTEN_OUT = ("transformers.activations", "timm.layers.activations")  # their GELUs may be made of small operations
 
 
+def _is_written_out(module: nn.Module) -> bool:
+    return type(module).__module__ in _WRITTEN_OUT and "GELU" in type(module).__name__
+
+
 @dataclass(frozen=True)
 class Composite:
     """A variant of relevance propagation."""
@@ -55,8 +60,8 @@ class Composite:
 
     def begin(self, model: nn.Module, size: int) -> Flow:
         """The state of a pass of a model over a batch of `size` samples."""
-        written_out = [m for m in model.modules() if type(m).__module__ in _WRITTEN_OUT and "GELU" in type(m).__name__]
-        return Flow(self, size, written_out)
+        inventory = inventory_of(model, check=False)  # whoever begins a pass has just compared the two
+        return Flow(self, size, inventory.fact("written out", lambda: list(filter(_is_written_out, inventory.below))))
 
 
 class Flow:
