@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from mhex.judge.controls import RANDOM
+from mhex.recommend.elimination import FRESH, Rounds
 from mhex.recommend.result import RaceResult, beside_random
-from mhex.recommend.rounds import FRESH, Rounds
 from mhex.stats import simultaneous
 
 FIRST = 10  # images of the first round

@@ -16,9 +16,8 @@ FRESH = 4  # new images at least that a further round must give to all who are i
 _FAR = 2.0  # standard errors behind the leader, from which a method may leave for want of time
 _INTERIM = 0.3  # share of the error that the rounds before the last may spend together
 
-Affordable = Callable[
-    [Sequence[str]], float
-]  # from methods and controls to images that the budget has for all of these
+# From names of methods and controls to the number of images that the budget has for all of them.
+Affordable = Callable[[Sequence[str]], float]
 
 
 class Rounds:
@@ -40,7 +39,7 @@ class Rounds:
 
     @property
     def level(self) -> float:
-        """Of the tests that are made when all is over."""
+        """Error level of the final tests."""
         return LEVEL - self.spent
 
     @property

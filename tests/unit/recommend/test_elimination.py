@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from mhex.recommend.elimination import Rounds
 from mhex.recommend.result import LEVEL
-from mhex.recommend.rounds import Rounds
 
 CONTROLS = ("control:random", "control:gaussian")
 
