@@ -188,7 +188,7 @@ def main() -> None:
     parser.add_argument("--races", type=int, default=200)
     parser.add_argument("--flips", type=int, default=1000, help="of signs; the software has 4000, which take longer")
     arguments = parser.parse_args()
-    races, simultaneous.FLIPS = arguments.races, arguments.flips
+    races, simultaneous.FAMILY_FLIPS = arguments.races, arguments.flips
     torch.set_num_threads(1)
     for place, case in enumerate(CASES):
         row = rates(case, races)

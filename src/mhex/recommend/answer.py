@@ -24,7 +24,7 @@ from mhex.judge.report import Report
 from mhex.judge.tables import in_columns
 from mhex.recommend.race import spoken
 from mhex.recommend.result import LEVEL, NEGLIGIBLE, Span
-from mhex.stats.simultaneous import LEAST
+from mhex.stats.simultaneous import MIN_IMAGES
 
 NAME = "recommendation"
 PAGE = f"{NAME}.html"
@@ -111,7 +111,7 @@ class Recommendation:
     @property
     def few(self) -> bool:
         """Whether the best has too few images for any test."""
-        return self.table[0].images < LEAST
+        return self.table[0].images < MIN_IMAGES
 
     def sentences(self) -> list[str]:
         """The answer as sentences."""
@@ -120,7 +120,8 @@ class Recommendation:
         sentences = self._chance()
         if self.few:
             sentences.append(
-                f"{best.method} is first on {samples}, but that is too few to tell methods apart: it takes {LEAST}."
+                f"{best.method} is first on {samples}, but that is too few to tell methods apart: it takes "
+                f"{MIN_IMAGES}."
                 if count > 1
                 else f"{best.method} is the only method that was raced, on {samples}."
             )
@@ -173,7 +174,7 @@ class Recommendation:
             return []
         hits, count, classes = self.accuracy
         sentence = f"The model is right on {hits} of {_many(count)}"
-        if count < LEAST or stats.binomtest(hits, count, 1 / classes, alternative="greater").pvalue <= LEVEL:
+        if count < MIN_IMAGES or stats.binomtest(hits, count, 1 / classes, alternative="greater").pvalue <= LEVEL:
             return [f"{sentence}."]
         return [f"{sentence}, which is not shown to be above chance (1 of {classes}): there may be nothing to explain."]
 

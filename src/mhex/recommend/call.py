@@ -25,7 +25,7 @@ from mhex.recommend.answer import RankedMethod, Recommendation, check_folder
 from mhex.recommend.race import Budget, Clock, Race, seconds_of, spoken
 from mhex.recommend.result import behind_best, beside_random, means_with_spans, shown_above
 from mhex.recommend.score import DEFAULT, ScoreGiven
-from mhex.stats.simultaneous import LEAST
+from mhex.stats.simultaneous import MIN_IMAGES
 
 _RESERVE_SHARE = 0.03  # of the budget, kept for the answer
 _ANSWER_SECONDS, _PAGE_SECONDS = 0.5, 3.0  # kept in addition, for the answer and for its page
@@ -153,7 +153,7 @@ def answer_of(race: Race, call: Mapping[str, Any], seed: int = 0) -> Recommendat
         numbers = (*behind[name], score, means, ends)
         return RankedMethod(name, standing, *numbers, worse, higher.get(name), count, seconds[name])
 
-    enough = result.images[best] >= LEAST
+    enough = result.images[best] >= MIN_IMAGES
     margin = behind[result.order[1]] if len(result.order) > 1 else None
     beside = {
         control: tuple(name for name, above in shown_above(faithful, control, names, level, seed).items() if not above)

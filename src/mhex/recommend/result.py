@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mhex.stats.intervals import resampled
-from mhex.stats.simultaneous import LEAST, best_set, shown_above_zero, simultaneous
+from mhex.stats.simultaneous import MIN_IMAGES, best_set, means_with_intervals, shown_above_zero
 
 LEVEL = 0.05  # of the error of all answers of one kind together
 NEGLIGIBLE = 0.2  # of the lead of the best over random maps: a smaller lead explains next to nothing
@@ -68,7 +68,7 @@ def race_result(
     )
     answers = dict.fromkeys(values, "undecided") | dict.fromkeys(worse, "yes")
     for name in last:
-        if counts[name] >= LEAST:
+        if counts[name] >= MIN_IMAGES:
             answers[name] = "no" if members[name] or name == best else "yes"
     behind = behind_best(values, best, seed)
     order = sorted((name for name in values if name != best), key=lambda name: behind[name][0])
@@ -77,7 +77,7 @@ def race_result(
 
 def _sure(values: Mapping[str, Tensor], best: str, seed: int) -> float | None:
     """Share of resamples in which no method was ahead of the best; None for too few images."""
-    if int(values[best].isfinite().sum()) < LEAST:
+    if int(values[best].isfinite().sum()) < MIN_IMAGES:
         return None
     differences = [values[best] - scores for name, scores in values.items() if name != best]
     if not differences:
@@ -100,7 +100,7 @@ def behind_best(values: Mapping[str, Tensor], best: str, seed: int = 0) -> dict[
         family = list(dict.fromkeys([best, *names]))
         pairs = torch.triu_indices(len(family), len(family), 1)
         table = torch.stack([values[name][rows] for name in family], 1)
-        means, (low, high) = simultaneous(table[:, pairs[0]] - table[:, pairs[1]], seed=seed)
+        means, (low, high) = means_with_intervals(table[:, pairs[0]] - table[:, pairs[1]], seed=seed)
         for name in others:  # the best is the first of the family, and so are its pairs
             place = family.index(name) - 1
             found[name] = (float(means[place]), float(low[place]), float(high[place]))
@@ -111,7 +111,7 @@ def means_with_spans(values: Mapping[str, Tensor], seed: int = 0) -> dict[str, S
     """Means of methods with simultaneous 95 % intervals, by name, of values of each image, (n,)."""
     found: dict[str, Span] = {}
     for names, rows in _families(values):
-        means, (low, high) = simultaneous(torch.stack([values[name][rows] for name in names], 1), seed=seed)
+        means, (low, high) = means_with_intervals(torch.stack([values[name][rows] for name in names], 1), seed=seed)
         spans = zip(means.tolist(), low.tolist(), high.tolist(), strict=True)
         found = dict(zip(names, spans, strict=True)) | found
     return found
