@@ -2,8 +2,8 @@
 
 import torch
 
-from mhex.lab.truth.scenes import Draws, paints, place, shape_numbers
-from mhex.lab.truth.task import Drawn, register_task
+from mhex.lab.truth.scenes import SceneRandom, paints, place, shape_numbers
+from mhex.lab.truth.task import LabelledScenes, register_task
 
 _IDLE = ("white", "black", "violet", "brown")
 _PAIR = ("disc", "square")
@@ -15,7 +15,7 @@ _PAIR = ("disc", "square")
     classes=tuple(f"red {first} and blue {second}" for first in _PAIR for second in _PAIR),
     family="conjunction",
 )
-def conjunction(draws: Draws, objects: int = 5) -> Drawn:
+def conjunction(draws: SceneRandom, objects: int = 5) -> LabelledScenes:
     """A red and a blue object, each a disc or a square, among others; neither alone says the class."""
     keys = draws.choice(2, 2)
     idle = draws.choice(len(_IDLE), objects - 2)
@@ -24,7 +24,7 @@ def conjunction(draws: Draws, objects: int = 5) -> Drawn:
     signs = torch.zeros_like(shape)
     signs[:, :2] = 1
     paint = torch.cat([pair, paints(*_IDLE)[idle]], 1)
-    return Drawn(place(draws, shape, paint), 2 * keys[:, 0] + keys[:, 1], signs)
+    return LabelledScenes(place(draws, shape, paint), 2 * keys[:, 0] + keys[:, 1], signs)
 
 
 @register_task(
@@ -33,7 +33,7 @@ def conjunction(draws: Draws, objects: int = 5) -> Drawn:
     classes=("red", "blue"),
     family="count",
 )
-def count(draws: Draws, objects: int = 6) -> Drawn:
+def count(draws: SceneRandom, objects: int = 6) -> LabelledScenes:
     """Red and blue objects, one and a half times to three times as many of the label's colour, and one white one."""
     label = draws.choice(2)[:, 0]
     fewer = 1 + draws.choice(max(1, (objects - 1) // 2 - 1))  # (N, 1)
@@ -43,7 +43,7 @@ def count(draws: Draws, objects: int = 6) -> Drawn:
     side = torch.where(minority, 1 - label[:, None], label[:, None])
     paint = torch.where(idle[..., None], paints("white")[0], paints("red", "blue")[side])
     signs = torch.where(idle, 0, torch.where(minority, -1, 1))
-    return Drawn(place(draws, draws.choice(7, objects), paint, radius=(0.11, 0.13)), label, signs)
+    return LabelledScenes(place(draws, draws.choice(7, objects), paint, radius=(0.11, 0.13)), label, signs)
 
 
 @register_task(
@@ -52,7 +52,7 @@ def count(draws: Draws, objects: int = 6) -> Drawn:
     classes=("red", "blue", "green", "yellow"),
     family="against",
 )
-def against(draws: Draws, objects: int = 4) -> Drawn:
+def against(draws: SceneRandom, objects: int = 4) -> LabelledScenes:
     """Two objects of different key colours, the larger of which is the label, among white, black and violet ones."""
     classes = draws.order(4, 2)
     paint = torch.cat(
@@ -63,4 +63,4 @@ def against(draws: Draws, objects: int = 4) -> Drawn:
     signs = torch.zeros(len(draws), objects, dtype=torch.int64)
     signs[:, 0], signs[:, 1] = 1, -1
     shape = shape_numbers("disc", "square", "diamond")[draws.choice(3, objects)]
-    return Drawn(place(draws, shape, paint, radius=radius), classes[:, 0], signs)
+    return LabelledScenes(place(draws, shape, paint, radius=radius), classes[:, 0], signs)

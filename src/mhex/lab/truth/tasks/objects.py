@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from mhex.lab.truth.scenes import Draws, any_paint, paints, place, shape_numbers
-from mhex.lab.truth.task import UNKNOWN, Drawn, register_task
+from mhex.lab.truth.scenes import SceneRandom, any_paint, paints, place, shape_numbers
+from mhex.lab.truth.task import UNKNOWN, LabelledScenes, register_task
 
 KEY_SHAPES = ("disc", "square", "triangle", "cross")
 KEY_COLOURS = ("red", "blue", "green", "yellow")
@@ -12,9 +12,9 @@ _IDLE_SHAPES = ("ring", "bar", "diamond")
 _IDLE_COLOURS = ("white", "black", "violet", "brown")
 
 
-def _signs(draws: Draws, objects: int, keys: int = 1) -> Tensor:
+def _signs(draws: SceneRandom, objects: int) -> Tensor:
     signs = torch.zeros(len(draws), objects, dtype=torch.int64)
-    signs[:, :keys] = 1
+    signs[:, 0] = 1
     return signs
 
 
@@ -24,12 +24,12 @@ def _signs(draws: Draws, objects: int, keys: int = 1) -> Tensor:
     classes=KEY_SHAPES,
     family="objects",
 )
-def objects(draws: Draws, objects: int = 5) -> Drawn:
+def key_shape(draws: SceneRandom, objects: int = 5) -> LabelledScenes:
     """One disc, square, triangle or cross among rings, bars and diamonds."""
     label = draws.choice(len(KEY_SHAPES))
     idle = shape_numbers(*_IDLE_SHAPES)[draws.choice(len(_IDLE_SHAPES), objects - 1)]
     shape = torch.cat([shape_numbers(*KEY_SHAPES)[label], idle], 1)
-    return Drawn(place(draws, shape, any_paint(draws, objects)), label[:, 0], _signs(draws, objects))
+    return LabelledScenes(place(draws, shape, any_paint(draws, objects)), label[:, 0], _signs(draws, objects))
 
 
 @register_task(
@@ -38,13 +38,13 @@ def objects(draws: Draws, objects: int = 5) -> Drawn:
     classes=KEY_COLOURS,
     family="objects",
 )
-def colour(draws: Draws, objects: int = 5) -> Drawn:
+def key_colour(draws: SceneRandom, objects: int = 5) -> LabelledScenes:
     """One red, blue, green or yellow object among white, black, violet and brown ones."""
     label = draws.choice(len(KEY_COLOURS))
     idle = paints(*_IDLE_COLOURS)[draws.choice(len(_IDLE_COLOURS), objects - 1)]
     paint = torch.cat([paints(*KEY_COLOURS)[label], idle], 1)
     shape = draws.choice(len(KEY_SHAPES) + len(_IDLE_SHAPES), objects)
-    return Drawn(place(draws, shape, paint), label[:, 0], _signs(draws, objects))
+    return LabelledScenes(place(draws, shape, paint), label[:, 0], _signs(draws, objects))
 
 
 @register_task(
@@ -55,11 +55,11 @@ def colour(draws: Draws, objects: int = 5) -> Drawn:
     learnable=False,
     network="objects",
 )
-def two_classes(draws: Draws, objects: int = 5) -> Drawn:
+def two_classes(draws: SceneRandom, objects: int = 5) -> LabelledScenes:
     """Two different ones of disc, square, triangle and cross among rings, bars and diamonds; the first is the label."""
     classes = draws.order(len(KEY_SHAPES), 2)
     idle = shape_numbers(*_IDLE_SHAPES)[draws.choice(len(_IDLE_SHAPES), objects - 2)]
     shape = torch.cat([shape_numbers(*KEY_SHAPES)[classes], idle], 1)
     signs = _signs(draws, objects)
     signs[:, 1] = UNKNOWN  # whether the second class speaks against the first is the network's matter
-    return Drawn(place(draws, shape, any_paint(draws, objects)), classes[:, 0], signs, classes[:, 1])
+    return LabelledScenes(place(draws, shape, any_paint(draws, objects)), classes[:, 0], signs, classes[:, 1])

@@ -4,8 +4,8 @@ import math
 
 import torch
 
-from mhex.lab.truth.scenes import Draws, any_paint, paints, place, shape_numbers
-from mhex.lab.truth.task import UNKNOWN, Drawn, register_task
+from mhex.lab.truth.scenes import SceneRandom, any_paint, paints, place, shape_numbers
+from mhex.lab.truth.task import UNKNOWN, LabelledScenes, register_task
 from mhex.lab.truth.tasks.objects import KEY_SHAPES
 
 _RIGHT = 0.75  # share of scenes whose object agrees with the mark
@@ -18,7 +18,7 @@ _CORNERS = (0, 2, 6, 8)  # cells
     classes=KEY_SHAPES,
     family="mark",
 )
-def mark(draws: Draws, objects: int = 4) -> Drawn:
+def mark(draws: SceneRandom, objects: int = 4) -> LabelledScenes:
     """A small coloured square that always tells the class, and a grey object whose shape tells it in 3 of 4 scenes."""
     label = draws.choice(len(KEY_SHAPES))
     wrong = (label + 1 + draws.choice(len(KEY_SHAPES) - 1)) % len(KEY_SHAPES)
@@ -31,7 +31,7 @@ def mark(draws: Draws, objects: int = 4) -> Drawn:
     signs = torch.zeros(len(draws), objects, dtype=torch.int64)
     signs[:, 0], signs[:, 1] = 1, UNKNOWN
     shapes = torch.cat([square, shape_numbers(*KEY_SHAPES)[shape], idle], 1)
-    return Drawn(place(draws, shapes, paint, radius=radius), label[:, 0], signs)
+    return LabelledScenes(place(draws, shapes, paint, radius=radius), label[:, 0], signs)
 
 
 @register_task(
@@ -40,7 +40,7 @@ def mark(draws: Draws, objects: int = 4) -> Drawn:
     classes=("level stripes", "upright stripes", "rising stripes", "falling stripes"),
     family="texture",
 )
-def texture(draws: Draws, objects: int = 4) -> Drawn:
+def texture(draws: SceneRandom, objects: int = 4) -> LabelledScenes:
     """One striped blob, whose direction is the label, among blobs without stripes."""
     label = draws.choice(4)
     shape = shape_numbers("blob").expand(len(draws), objects)
@@ -51,7 +51,7 @@ def texture(draws: Draws, objects: int = 4) -> Drawn:
     signs[:, 0] = 1
     paint = 0.3 + 0.7 * any_paint(draws, objects)
     scenes = place(draws, shape, paint, radius=(0.145, 0.155), angle=angle, stripes=stripes.double())
-    return Drawn(scenes, label[:, 0], signs)
+    return LabelledScenes(scenes, label[:, 0], signs)
 
 
 @register_task(
@@ -60,7 +60,7 @@ def texture(draws: Draws, objects: int = 4) -> Drawn:
     classes=("upper left", "upper right", "lower left", "lower right"),
     family="position",
 )
-def position(draws: Draws, objects: int = 4) -> Drawn:
+def position(draws: SceneRandom, objects: int = 4) -> LabelledScenes:
     """A red object in a corner of the scene among objects of other colours."""
     label = draws.choice(4)
     corner = torch.tensor(_CORNERS)[label]
@@ -71,4 +71,4 @@ def position(draws: Draws, objects: int = 4) -> Drawn:
     signs = torch.zeros(len(draws), objects, dtype=torch.int64)
     signs[:, 0] = 1
     scenes = place(draws, draws.choice(7, objects), paint, cells=torch.cat([corner, (corner + step) % 9], 1))
-    return Drawn(scenes, label[:, 0], signs)
+    return LabelledScenes(scenes, label[:, 0], signs)
