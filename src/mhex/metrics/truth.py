@@ -14,12 +14,13 @@ from mhex.inputs.parts import FORM, InputParts
 from mhex.metrics.base import PerImage
 from mhex.metrics.case import Case
 from mhex.metrics.protocols import Protocol
+from mhex.metrics.registry import register_metric
 from mhex.perturb import at_size, check_map, text_units
 
 Worth = Literal["removal", "shapley"]
 CLEAR = 0.1  # share of the largest worth by which worths must differ to be told apart
 _MOST = 10  # parts of an input with Shapley values, which need the input without every subset of them
-TRAPS = (
+_TRAPS = (
     "Needs `parts` in the data. Truth is what this model loses without a part, so inputs without it must be natural to "
     "the model. Inputs with a wrong answer, or whose evidence by construction is not what the model uses, are "
     "skipped and counted."
@@ -80,6 +81,12 @@ class TruthMetric(PerImage):
 
     def of(self, case: Case) -> tuple[Any, ...]:
         return (case.once(("part scores", self.protocol.worth), lambda: part_scores(case, self.protocol.worth)),)
+
+
+def register_truth(name: str, *, traps: str, protocol: type[WorthProtocol] = TruthProtocol, **facts: Any) -> Any:
+    """Register a metric of known evidence, as `register_metric` does, with what all of them share."""
+    facts |= {"passes": "F per part", "traps": f"{_TRAPS} {traps}", "data": ("parts",)}
+    return register_metric(name, presets={"default": protocol(), "shapley": protocol("shapley")}, **facts)
 
 
 def part_scores(case: Case, kind: Worth) -> PartScores:

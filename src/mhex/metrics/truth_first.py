@@ -2,8 +2,7 @@
 
 from torch import Tensor
 
-from mhex.metrics import register_metric
-from mhex.metrics.truth import TRAPS, PartScores, TruthMetric, TruthProtocol, part_means
+from mhex.metrics.truth import PartScores, TruthMetric, part_means, register_truth
 
 
 def truth_first(parts: PartScores, least: float = 0.5) -> Tensor:
@@ -21,15 +20,12 @@ def truth_first(parts: PartScores, least: float = 0.5) -> Tensor:
     return parts.each(hit)
 
 
-@register_metric(
+@register_truth(
     "truth-first",
     function=truth_first,
     title="Is the part with the highest mean score one that the model uses?",
     paper="Kim et al., BAM, 2019, arXiv:1907.09701; Zhou et al., AAAI 2022, arXiv:2104.14403 (kin: planted evidence)",
-    passes="F per part",
-    traps=f"{TRAPS} By chance it is the share of parts that have worth; what lies outside of all parts is not seen.",
-    data=("parts",),
-    presets={"default": TruthProtocol(), "shapley": TruthProtocol("shapley")},
+    traps="By chance it is the share of parts that have worth; what lies outside of all parts is not seen.",
 )
 class TruthFirst(TruthMetric):
     """Share of inputs; higher is better."""

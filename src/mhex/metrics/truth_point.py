@@ -2,8 +2,7 @@
 
 from torch import Tensor
 
-from mhex.metrics import register_metric
-from mhex.metrics.truth import TRAPS, PartScores, TruthMetric, TruthProtocol, evidence
+from mhex.metrics.truth import PartScores, TruthMetric, evidence, register_truth
 
 
 def truth_point(parts: PartScores, least: float = 0.5) -> Tensor:
@@ -18,15 +17,12 @@ def truth_point(parts: PartScores, least: float = 0.5) -> Tensor:
     )
 
 
-@register_metric(
+@register_truth(
     "truth-point",
     function=truth_point,
     title="Is the highest score of the map on a part that the model uses?",
     paper="Zhang et al., Excitation Backprop, ECCV 2016, arXiv:1608.00507 (the pointing game, with measured evidence)",
-    passes="F per part",
-    traps=f"{TRAPS} Looks at one point, so it is noisy; a coarse map is brought to the pixels by interpolation.",
-    data=("parts",),
-    presets={"default": TruthProtocol(), "shapley": TruthProtocol("shapley")},
+    traps="Looks at one point, so it is noisy; a coarse map is brought to the pixels by interpolation.",
 )
 class TruthPoint(TruthMetric):
     """Share of inputs; higher is better."""

@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor
 
-from mhex.metrics import register_metric
-from mhex.metrics.truth import CLEAR, TRAPS, PartScores, TruthMetric, TruthProtocol, part_means
+from mhex.metrics.truth import CLEAR, PartScores, TruthMetric, part_means, register_truth
 
 
 def truth_sign(parts: PartScores, least: float = 0.5) -> Tensor:
@@ -28,15 +27,12 @@ def truth_sign(parts: PartScores, least: float = 0.5) -> Tensor:
     return parts.each(agreement)
 
 
-@register_metric(
+@register_truth(
     "truth-sign",
     function=truth_sign,
     title="Do parts against the class score below 0, and parts for it above?",
     paper="Signed agreement with worth by intervention",
-    passes="F per part",
-    traps=f"{TRAPS} A map without signs has 0.5. Only inputs with a part against the class count.",
-    data=("parts",),
-    presets={"default": TruthProtocol(), "shapley": TruthProtocol("shapley")},
+    traps="A map without signs has 0.5. Only inputs with a part against the class count.",
 )
 class TruthSign(TruthMetric):
     """Mean over inputs; higher is better."""

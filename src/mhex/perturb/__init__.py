@@ -1,6 +1,6 @@
 """What "removed" means, and the one sweep that asks a model about it."""
 
-from mhex.perturb.grids import RANDOM_AREAS, STRATA, Grid, area, counts, random_counts, shares
+from mhex.perturb.curves import RANDOM_AREAS, STRATA, Grid, area, counts, random_counts, shares
 from mhex.perturb.masking import MaskedPass, MaskedResult, minmax
 from mhex.perturb.references import PIXELS, WORDS, gaussian_blur, imputed, reference
 from mhex.perturb.subject import PassResult, Runner, Subject, check_images, column_of, top_class
