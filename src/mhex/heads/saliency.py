@@ -16,8 +16,8 @@ from mhex.capture import full
 from mhex.capture.precision import rows_product
 from mhex.capture.threads import is_recording
 from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, StaleError, unknown_name, warn
-from mhex.heads.block import BlockOutput, ExplainerBlock, channel_axis, wide_dtype
 from mhex.heads.call_record import Call, HeadReading
+from mhex.heads.explainer_block import BlockOutput, ExplainerBlock, channel_axis, wide_dtype
 
 _EPSILON = 1e-8
 _MOST = 4  # settings kept per block

@@ -156,7 +156,7 @@ class PerturbationSweep(Runner[SweepResult]):
     def ask(
         self, subject: Subject, saliency: Tensor, explained: Tensor | None = None, other_class: Tensor | None = None
     ) -> SweepResult:
-        """Remove and ask.
+        """Run the model with units removed.
 
         Args:
             subject: The samples, whose other passes are shared.

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from mhex._printable import printable
 from mhex._progress import track
 from mhex.errors import ArgumentError, CaptureError, some_of, unknown_name, warn
-from mhex.heads.block import ExplainerBlock
 from mhex.heads.call_record import HeadReading
+from mhex.heads.explainer_block import ExplainerBlock
 from mhex.heads.fit.logistic import Linear, LinearFit, LogisticGatherer, Options
 from mhex.heads.fit.ridge import RidgeGatherer
 from mhex.heads.heads import Heads, Settings
