@@ -94,27 +94,27 @@ def behind_best(values: Mapping[str, Tensor], best: str, seed: int = 0) -> dict[
     An interval covers all pairs of the methods that were judged as long as this one, so that it also covers when the
     best was picked by these very images.
     """
-    found: dict[str, Span] = {best: (0.0, 0.0, 0.0)}
+    spans: dict[str, Span] = {best: (0.0, 0.0, 0.0)}
     for names, rows in _families(values):
-        others = [name for name in names if name not in found]
+        others = [name for name in names if name not in spans]
         family = list(dict.fromkeys([best, *names]))
         pairs = torch.triu_indices(len(family), len(family), 1)
         table = torch.stack([values[name][rows] for name in family], 1)
         means, (low, high) = means_with_intervals(table[:, pairs[0]] - table[:, pairs[1]], seed=seed)
         for name in others:  # the best is the first of the family, and so are its pairs
             place = family.index(name) - 1
-            found[name] = (float(means[place]), float(low[place]), float(high[place]))
-    return found
+            spans[name] = (float(means[place]), float(low[place]), float(high[place]))
+    return spans
 
 
 def means_with_spans(values: Mapping[str, Tensor], seed: int = 0) -> dict[str, Span]:
     """Means of methods with simultaneous 95 % intervals, by name, of values of each image, (n,)."""
-    found: dict[str, Span] = {}
+    spans: dict[str, Span] = {}
     for names, rows in _families(values):
         means, (low, high) = means_with_intervals(torch.stack([values[name][rows] for name in names], 1), seed=seed)
-        spans = zip(means.tolist(), low.tolist(), high.tolist(), strict=True)
-        found = dict(zip(names, spans, strict=True)) | found
-    return found
+        family = zip(means.tolist(), low.tolist(), high.tolist(), strict=True)
+        spans = dict(zip(names, family, strict=True)) | spans
+    return spans
 
 
 def _families(values: Mapping[str, Tensor]) -> list[tuple[list[str], slice]]:
