@@ -64,7 +64,7 @@ class PartScores:
 
 
 def evidence(members: Tensor, worth: Tensor, least: float) -> Tensor:
-    """Units of the parts that count as evidence, bool (U,)."""
+    """Units of the parts whose worth is at least this share of the largest, bool (U,)."""
     return members[worth >= least * worth.max()].any(0)
 
 

@@ -10,10 +10,6 @@ def truth_auroc(parts: PartScores, least: float = 0.5) -> Tensor:
     """Probability that a unit of the evidence scores higher than one outside, ties counting half, (B,).
 
     NaN where a sample does not count, or all of it is evidence.
-
-    Args:
-        parts: Scores and worth of parts.
-        least: A part has worth from this share of the largest on.
     """
 
     def area(scores: Tensor, members: Tensor, worth: Tensor) -> Tensor:

@@ -6,12 +6,7 @@ from mhex.metrics.truth import PartScores, TruthMetric, part_means, register_tru
 
 
 def truth_first(parts: PartScores, least: float = 0.5) -> Tensor:
-    """`[argmax_o mean S(o) has worth]`, (B,); of equal maxima, the share that has. NaN where a sample does not count.
-
-    Args:
-        parts: Scores and worth of parts.
-        least: A part has worth from this share of the largest on.
-    """
+    """`[argmax_o mean S(o) has worth]`, (B,); of equal maxima, the share. NaN where a sample does not count."""
 
     def hit(scores: Tensor, members: Tensor, worth: Tensor) -> Tensor:
         means = part_means(scores, members)

@@ -7,12 +7,7 @@ from mhex.metrics.truth import PartScores, TruthMetric, evidence, register_truth
 
 
 def truth_mass(parts: PartScores, least: float = 0.5) -> Tensor:
-    """`sum_evidence |S| / sum |S|`, (B,); 0 for a map of zeros. NaN where a sample does not count.
-
-    Args:
-        parts: Scores and worth of parts.
-        least: A part has worth from this share of the largest on.
-    """
+    """`sum_evidence |S| / sum |S|`, (B,); 0 for a map of zeros. NaN where a sample does not count."""
 
     def share(scores: Tensor, members: Tensor, worth: Tensor) -> Tensor:
         mass = scores.abs()

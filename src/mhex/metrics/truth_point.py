@@ -6,12 +6,7 @@ from mhex.metrics.truth import PartScores, TruthMetric, evidence, register_truth
 
 
 def truth_point(parts: PartScores, least: float = 0.5) -> Tensor:
-    """`[argmax S in evidence]`, (B,); of equal maxima, the share inside. NaN where a sample does not count.
-
-    Args:
-        parts: Scores and worth of parts.
-        least: A part has worth from this share of the largest on.
-    """
+    """`[argmax S in evidence]`, (B,); of equal maxima, the share inside. NaN where a sample does not count."""
     return parts.each(
         lambda scores, members, worth: evidence(members, worth, least)[scores == scores.max()].double().mean()
     )

@@ -9,11 +9,8 @@ from mhex.metrics.truth import CLEAR, PartScores, TruthMetric, part_means, regis
 def truth_sign(parts: PartScores, least: float = 0.5) -> Tensor:
     """Share of the parts for the class with a mean score above 0, and of those against it with one below 0, (B,).
 
-    The mean of both shares. NaN where nothing speaks against the class, or the sample does not count.
-
-    Args:
-        parts: Scores and worth of parts. Against the class is what loses a tenth of the largest worth or more.
-        least: A part is for the class from this share of the largest worth on.
+    The mean of both shares; against the class are parts with minus a tenth of the largest worth or less. NaN where
+    nothing speaks against the class, or the sample does not count.
     """
 
     def agreement(scores: Tensor, members: Tensor, worth: Tensor) -> Tensor:

@@ -134,10 +134,10 @@ def answer_of(race: Race, call: Mapping[str, Any], seed: int = 0) -> Recommendat
     higher = beside_random(faithful, RANDOM, names, best, level, seed)
     behind = {**behind_best({name: values[name] for name in (best, *controls)}, best, seed), **result.behind}
     seconds, parts = explain_seconds(report.rows), race.score.parts(report)
-    everything = {name: {"score": values[name], **parts[name]} for name in values}
-    complete = {name: _complete_images(numbers) for name, numbers in everything.items()}
+    table = {name: {"score": values[name], **parts[name]} for name in values}
+    complete = {name: _complete_images(entries) for name, entries in table.items()}
     spans = {
-        part: means_with_spans({name: numbers[part] for name, numbers in complete.items()}, seed)
+        part: means_with_spans({name: entries[part] for name, entries in complete.items()}, seed)
         for part in next(iter(complete.values()))
     }
 
@@ -155,7 +155,7 @@ def answer_of(race: Race, call: Mapping[str, Any], seed: int = 0) -> Recommendat
 
     enough = result.images[best] >= MIN_IMAGES
     margin = behind[result.order[1]] if len(result.order) > 1 else None
-    beside = {
+    doubtful = {
         control: tuple(name for name, above in shown_above(faithful, control, names, level, seed).items() if not above)
         for control in controls
         if control != RANDOM and enough
@@ -171,7 +171,7 @@ def answer_of(race: Race, call: Mapping[str, Any], seed: int = 0) -> Recommendat
         indistinguishable=result.equals,
         not_better_than_random=tuple(name for name in result.order if higher[name] == "negligible"),
         undecided=tuple(name for name in result.order if higher[name] == "undecided"),
-        not_better_than_control=beside,
+        not_better_than_control=doubtful,
         left_early=tuple(name for name in result.order if name in rounds.early),
         left_out=dict(race.left_out),
         too_slow=dict(race.too_slow),
@@ -196,8 +196,8 @@ def _refusal(race: Race) -> str:
     """A sentence on a race that no method could begin."""
     if not race.too_slow:
         name, why = next(iter(race.left_out.items()))
-        more = f", and {len(race.left_out) - 1} others likewise" if len(race.left_out) > 1 else ""
-        return f"Expected at least one method that can be raced, but {name} cannot ({why}){more}."
+        others = f", and {len(race.left_out) - 1} others likewise" if len(race.left_out) > 1 else ""
+        return f"Expected at least one method that can be raced, but {name} cannot ({why}){others}."
     count, name = len(race.too_slow), min(race.too_slow, key=race.too_slow.__getitem__)
     subject = f"all of {count}; the quickest, {name}," if count > 1 else f"{name}, which"
     return (

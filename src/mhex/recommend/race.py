@@ -210,9 +210,9 @@ class Race:
         methods_only = [entry for entry in entries if not str(entry).startswith(PREFIX)]
         advice = ": they take part, and are never recommended"
         check_that(bool(methods_only) or not entries, "methods", "control maps alone", advice)
-        every = methods == "all"
-        self.entrants = method_runs("all" if every else methods_only, anatomy, controls=True)  # with control maps
-        refusals = {spec.name: spec.refusal(anatomy) for spec in all_methods().values() if every}
+        is_all = methods == "all"
+        self.entrants = method_runs("all" if is_all else methods_only, anatomy, controls=True)  # with control maps
+        refusals = {spec.name: spec.refusal(anatomy) for spec in all_methods().values() if is_all}
         self.left_out = {name: why for name, why in refusals.items() if why}
         self.too_slow: dict[str, float] = {}
         self.rounds: Rounds | None = None  # None until all were tried, or where no method can be raced
@@ -305,8 +305,8 @@ class Race:
         for method in ordered:
             if unsure and self._exceeds_estimate(method, forward):
                 # No method leaves because the machine was busy for a moment.
-                again = self._forward()
-                forward, unsure = min(forward, again), again * _TIMING_RATIO < forward
+                second = self._forward()
+                forward, unsure = min(forward, second), second * _TIMING_RATIO < forward
             guess = self._maps * passes(method) * forward
             if self._exceeds_estimate(method, forward):
                 self._leave(method, guess, self.costs.needed(guess), tried=False)
@@ -363,8 +363,8 @@ class Race:
     def _leave_out(self) -> None:
         """Leave out methods that are too slow by what was measured twice."""
         slow = self.costs.over(self._methods)
-        rest = [method for method in self._methods if method not in slow]
-        for method in [*slow, *self.costs.blocking(rest, _FIRST_ROUND_MAX_SHARE * self.budget.remaining)]:
+        rivals = [method for method in self._methods if method not in slow]
+        for method in [*slow, *self.costs.blocking(rivals, _FIRST_ROUND_MAX_SHARE * self.budget.remaining)]:
             # It may have been slow once: the machine was busy, or something was loaded.
             piece, seconds = self.pieces.get(1), self.costs.seconds[method.label]
             until = (_TRIAL_SHARE + _RETRY_SHARE) * self.budget.seconds
@@ -446,11 +446,11 @@ class Race:
             return
         subject = Subject(self.run.entrances[self.run.model], prepared, ids=samples.ids, outputs=self.run.outputs)
         labels = samples.label.to(subject.device)
-        known = (labels >= 0) & subject.logits.isfinite().all(1)
+        labelled = (labels >= 0) & subject.logits.isfinite().all(1)
         hits, count, _ = self.accuracy or (0, 0, 0)
-        right = int((subject.predicted == labels)[known].sum())
-        if bool(known.any()):
-            self.accuracy = hits + right, count + int(known.sum()), subject.count
+        right = int((subject.predicted == labels)[labelled].sum())
+        if bool(labelled.any()):
+            self.accuracy = hits + right, count + int(labelled.sum()), subject.count
 
     def _images(self, methods: Sequence[str]) -> int:
         """Number of images that count for all of these."""

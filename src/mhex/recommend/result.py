@@ -42,11 +42,7 @@ class RaceResult:
 
 
 def race_result(
-    values: Mapping[str, Tensor],
-    last: Sequence[str],
-    worse: Collection[str] = (),
-    level: float = LEVEL,
-    seed: int = 0,
+    values: Mapping[str, Tensor], last: Sequence[str], worse: Collection[str] = (), level: float = LEVEL, seed: int = 0
 ) -> RaceResult:
     """The result of a race.
 
@@ -96,12 +92,12 @@ def behind_best(values: Mapping[str, Tensor], best: str, seed: int = 0) -> dict[
     """
     spans: dict[str, Span] = {best: (0.0, 0.0, 0.0)}
     for names, rows in _families(values):
-        others = [name for name in names if name not in spans]
+        added = [name for name in names if name not in spans]
         family = list(dict.fromkeys([best, *names]))
         pairs = torch.triu_indices(len(family), len(family), 1)
         table = torch.stack([values[name][rows] for name in family], 1)
         means, (low, high) = means_with_intervals(table[:, pairs[0]] - table[:, pairs[1]], seed=seed)
-        for name in others:  # the best is the first of the family, and so are its pairs
+        for name in added:  # the best is the first of the family, and so are its pairs
             place = family.index(name) - 1
             spans[name] = (float(means[place]), float(low[place]), float(high[place]))
     return spans
@@ -157,15 +153,15 @@ def beside_random(
         seed: Of flips.
     """
     above = shown_above(values, floor, methods, level, seed)
-    answers = {name: "above" if shown else "undecided" for name, shown in above.items()}
+    answers = {name: "above" if is_above else "undecided" for name, is_above in above.items()}
     if not above[best]:
         return answers
-    pairs = [(name, other) for name in methods for other in methods if name != other]
+    pairs = [(name, rival) for name in methods for rival in methods if name != rival]
     leads = {name: values[name] - values[floor] for name in methods}
     if pairs:
-        table = torch.stack([NEGLIGIBLE * leads[other] - leads[name] for name, other in pairs], 1)
-        shown = shown_above_zero(table, level, seed).tolist()
+        table = torch.stack([NEGLIGIBLE * leads[rival] - leads[name] for name, rival in pairs], 1)
+        tests = shown_above_zero(table, level, seed).tolist()
         answers |= {
-            name: "negligible" for (name, other), small in zip(pairs, shown, strict=True) if small and other == best
+            name: "negligible" for (name, rival), small in zip(pairs, tests, strict=True) if small and rival == best
         }
     return answers

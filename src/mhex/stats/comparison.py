@@ -146,11 +146,7 @@ def _spread(draws: Tensor) -> Tensor:
 
 
 def all_pairs(
-    values: Tensor,
-    seed: int = 0,
-    flips: int | None = None,
-    resamples: int = 2000,
-    summary: Summary | None = None,
+    values: Tensor, seed: int = 0, flips: int | None = None, resamples: int = 2000, summary: Summary | None = None
 ) -> dict[tuple[int, int], Paired]:
     """Every pair of methods, each on the images that both have: a method with few images weakens its own pairs alone.
 

@@ -96,12 +96,7 @@ def networks_by_name(names: Sequence[str]) -> list[TruthNetwork]:
 
 
 def judge_network(
-    network: TruthNetwork,
-    out: Path,
-    *,
-    samples: int = SAMPLES,
-    device: str = "cpu",
-    progress: bool | None = None,
+    network: TruthNetwork, out: Path, *, samples: int = SAMPLES, device: str = "cpu", progress: bool | None = None
 ) -> Report:
     """Judge all methods on a network, by known evidence and by all metrics; rows that are in the folder stay."""
     bundle = load(f"zoo:{network.name}")

@@ -27,12 +27,7 @@ def conjunction(draws: SceneRandom, objects: int = 5) -> LabelledScenes:
     return LabelledScenes(place(draws, shape, paint), 2 * keys[:, 0] + keys[:, 1], signs)
 
 
-@register_task(
-    "count",
-    title="The colour of most objects decides",
-    classes=("red", "blue"),
-    family="count",
-)
+@register_task("count", title="The colour of most objects decides", classes=("red", "blue"), family="count")
 def count(draws: SceneRandom, objects: int = 6) -> LabelledScenes:
     """Red and blue objects, one and a half times to three times as many of the label's colour, and one white one."""
     label = draws.choice(2)[:, 0]

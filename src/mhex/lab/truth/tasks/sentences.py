@@ -34,13 +34,7 @@ class _Writer:
         return Sentence(tuple(word for word, _ in words), label, tuple(sign for _, sign in words))
 
 
-@register_task(
-    "words",
-    title="A word of praise or blame decides",
-    classes=("bad", "good"),
-    family="words",
-    kind="text",
-)
+@register_task("words", title="A word of praise or blame decides", classes=("bad", "good"), family="words", kind="text")
 def words(generator: torch.Generator) -> Sentence:
     """One word of praise or blame, and a clause that says nothing, in either order."""
     writer = _Writer(generator)

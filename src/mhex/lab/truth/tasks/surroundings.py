@@ -13,10 +13,7 @@ _CORNERS = (0, 2, 6, 8)  # cells
 
 
 @register_task(
-    "mark",
-    title="A small mark decides, although an object says mostly the same",
-    classes=KEY_SHAPES,
-    family="mark",
+    "mark", title="A small mark decides, although an object says mostly the same", classes=KEY_SHAPES, family="mark"
 )
 def mark(draws: SceneRandom, objects: int = 4) -> LabelledScenes:
     """A small coloured square that always tells the class, and a grey object whose shape tells it in 3 of 4 scenes."""
