@@ -90,7 +90,6 @@ def truth_page(evidences: Sequence[Evidence], command: str, reading: str = "") -
         "exact": exact,
         "exact_methods": list(dict.fromkeys(method for errors in exact.values() for method in errors)),
     }
-    environment = Environment(
-        loader=PackageLoader("mhex.lab.truth"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+    loader = PackageLoader("mhex.lab.truth")
+    environment = Environment(loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     return re.sub(r"\n{3,}", "\n\n", environment.get_template("truth.md").render(content)).strip() + "\n"

@@ -202,3 +202,8 @@ def paints(*names: str) -> Tensor:
 def any_paint(draws: SceneRandom, count: int) -> Tensor:
     """Random colours of objects, (N, count, 3)."""
     return draws.uniform(3 * count).reshape(len(draws), count, 3)
+
+
+def first_signs(draws: SceneRandom, objects: int, *signs: int) -> Tensor:
+    """What construction says of objects, (N, objects): these signs of the first ones, and 0 of all others."""
+    return torch.tensor([*signs, *[0] * (objects - len(signs))]).repeat(len(draws), 1)

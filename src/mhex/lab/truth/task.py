@@ -51,10 +51,10 @@ TASKS: Registry[Task] = Registry("task")
 
 
 def register_task(name: str, **facts: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register the decorated function as task `name` with the fields of `Task`."""
+    """Register the decorated function as task `name` with the fields of `Task`; its family is called so by default."""
 
     def decorate(make: Callable[..., Any]) -> Callable[..., Any]:
-        TASKS.add(name, Task(name, make, **facts))
+        TASKS.add(name, Task(name, make, **{"family": name, **facts}))
         return make
 
     return decorate

@@ -2,7 +2,7 @@
 
 import torch
 
-from mhex.lab.truth.scenes import SceneRandom, paints, place, shape_numbers
+from mhex.lab.truth.scenes import SceneRandom, first_signs, paints, place, shape_numbers
 from mhex.lab.truth.task import LabelledScenes, register_task
 
 _IDLE = ("white", "black", "violet", "brown")
@@ -13,7 +13,6 @@ _PAIR = ("disc", "square")
     "conjunction",
     title="The shapes of a red and of a blue object decide together",
     classes=tuple(f"red {first} and blue {second}" for first in _PAIR for second in _PAIR),
-    family="conjunction",
 )
 def conjunction(draws: SceneRandom, objects: int = 5) -> LabelledScenes:
     """A red and a blue object, each a disc or a square, among others; neither alone says the class."""
@@ -21,13 +20,11 @@ def conjunction(draws: SceneRandom, objects: int = 5) -> LabelledScenes:
     idle = draws.choice(len(_IDLE), objects - 2)
     shape = torch.cat([shape_numbers(*_PAIR)[keys], shape_numbers(*_PAIR)[draws.choice(2, objects - 2)]], 1)
     pair = paints("red", "blue").expand(len(draws), 2, 3)
-    signs = torch.zeros_like(shape)
-    signs[:, :2] = 1
     paint = torch.cat([pair, paints(*_IDLE)[idle]], 1)
-    return LabelledScenes(place(draws, shape, paint), 2 * keys[:, 0] + keys[:, 1], signs)
+    return LabelledScenes(place(draws, shape, paint), 2 * keys[:, 0] + keys[:, 1], first_signs(draws, objects, 1, 1))
 
 
-@register_task("count", title="The colour of most objects decides", classes=("red", "blue"), family="count")
+@register_task("count", title="The colour of most objects decides", classes=("red", "blue"))
 def count(draws: SceneRandom, objects: int = 6) -> LabelledScenes:
     """Red and blue objects, one and a half times to three times as many of the label's colour, and one white one."""
     label = draws.choice(2)[:, 0]
@@ -45,7 +42,6 @@ def count(draws: SceneRandom, objects: int = 6) -> LabelledScenes:
     "against",
     title="The larger of two coloured objects decides, and the smaller speaks against it",
     classes=("red", "blue", "green", "yellow"),
-    family="against",
 )
 def against(draws: SceneRandom, objects: int = 4) -> LabelledScenes:
     """Two objects of different key colours, the larger of which is the label, among white, black and violet ones."""
@@ -55,7 +51,5 @@ def against(draws: SceneRandom, objects: int = 4) -> LabelledScenes:
     )
     radius = draws.uniform(objects, 0.09, 0.13)
     radius[:, 0], radius[:, 1] = 0.145, 0.075
-    signs = torch.zeros(len(draws), objects, dtype=torch.int64)
-    signs[:, 0], signs[:, 1] = 1, -1
     shape = shape_numbers("disc", "square", "diamond")[draws.choice(3, objects)]
-    return LabelledScenes(place(draws, shape, paint, radius=radius), classes[:, 0], signs)
+    return LabelledScenes(place(draws, shape, paint, radius=radius), classes[:, 0], first_signs(draws, objects, 1, -1))

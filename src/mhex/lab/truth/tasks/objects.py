@@ -1,9 +1,8 @@
 """One object decides by its shape or its colour; and scenes with the objects of two classes."""
 
 import torch
-from torch import Tensor
 
-from mhex.lab.truth.scenes import SceneRandom, any_paint, paints, place, shape_numbers
+from mhex.lab.truth.scenes import SceneRandom, any_paint, first_signs, paints, place, shape_numbers
 from mhex.lab.truth.task import UNKNOWN, LabelledScenes, register_task
 
 KEY_SHAPES = ("disc", "square", "triangle", "cross")
@@ -12,24 +11,13 @@ _IDLE_SHAPES = ("ring", "bar", "diamond")
 _IDLE_COLOURS = ("white", "black", "violet", "brown")
 
 
-def _signs(draws: SceneRandom, objects: int) -> Tensor:
-    signs = torch.zeros(len(draws), objects, dtype=torch.int64)
-    signs[:, 0] = 1
-    return signs
-
-
-@register_task(
-    "objects",
-    title="One of several objects decides, by its shape; colours say nothing",
-    classes=KEY_SHAPES,
-    family="objects",
-)
+@register_task("objects", title="One of several objects decides, by its shape; colours say nothing", classes=KEY_SHAPES)
 def key_shape(draws: SceneRandom, objects: int = 5) -> LabelledScenes:
     """One disc, square, triangle or cross among rings, bars and diamonds."""
     label = draws.choice(len(KEY_SHAPES))
     idle = shape_numbers(*_IDLE_SHAPES)[draws.choice(len(_IDLE_SHAPES), objects - 1)]
     shape = torch.cat([shape_numbers(*KEY_SHAPES)[label], idle], 1)
-    return LabelledScenes(place(draws, shape, any_paint(draws, objects)), label[:, 0], _signs(draws, objects))
+    return LabelledScenes(place(draws, shape, any_paint(draws, objects)), label[:, 0], first_signs(draws, objects, 1))
 
 
 @register_task(
@@ -44,22 +32,16 @@ def key_colour(draws: SceneRandom, objects: int = 5) -> LabelledScenes:
     idle = paints(*_IDLE_COLOURS)[draws.choice(len(_IDLE_COLOURS), objects - 1)]
     paint = torch.cat([paints(*KEY_COLOURS)[label], idle], 1)
     shape = draws.choice(len(KEY_SHAPES) + len(_IDLE_SHAPES), objects)
-    return LabelledScenes(place(draws, shape, paint), label[:, 0], _signs(draws, objects))
+    return LabelledScenes(place(draws, shape, paint), label[:, 0], first_signs(draws, objects, 1))
 
 
 @register_task(
-    "two-classes",
-    title="Objects of two classes in one scene",
-    classes=KEY_SHAPES,
-    family="two-classes",
-    learnable=False,
-    network="objects",
+    "two-classes", title="Objects of two classes in one scene", classes=KEY_SHAPES, learnable=False, network="objects"
 )
 def two_classes(draws: SceneRandom, objects: int = 5) -> LabelledScenes:
     """Two different ones of disc, square, triangle and cross among rings, bars and diamonds; the first is the label."""
     classes = draws.order(len(KEY_SHAPES), 2)
     idle = shape_numbers(*_IDLE_SHAPES)[draws.choice(len(_IDLE_SHAPES), objects - 2)]
     shape = torch.cat([shape_numbers(*KEY_SHAPES)[classes], idle], 1)
-    signs = _signs(draws, objects)
-    signs[:, 1] = UNKNOWN  # whether the second class speaks against the first is the network's matter
+    signs = first_signs(draws, objects, 1, UNKNOWN)  # whether the second class speaks against the first is not known
     return LabelledScenes(place(draws, shape, any_paint(draws, objects)), classes[:, 0], signs, classes[:, 1])

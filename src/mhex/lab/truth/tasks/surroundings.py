@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from mhex.lab.truth.scenes import SceneRandom, any_paint, paints, place, shape_numbers
+from mhex.lab.truth.scenes import SceneRandom, any_paint, first_signs, paints, place, shape_numbers
 from mhex.lab.truth.task import UNKNOWN, LabelledScenes, register_task
 from mhex.lab.truth.tasks.objects import KEY_SHAPES
 
@@ -12,9 +12,7 @@ _RIGHT = 0.75  # share of scenes whose object agrees with the mark
 _CORNERS = (0, 2, 6, 8)  # cells
 
 
-@register_task(
-    "mark", title="A small mark decides, although an object says mostly the same", classes=KEY_SHAPES, family="mark"
-)
+@register_task("mark", title="A small mark decides, although an object says mostly the same", classes=KEY_SHAPES)
 def mark(draws: SceneRandom, objects: int = 4) -> LabelledScenes:
     """A small coloured square that always tells the class, and a grey object whose shape tells it in 3 of 4 scenes."""
     label = draws.choice(len(KEY_SHAPES))
@@ -25,8 +23,7 @@ def mark(draws: SceneRandom, objects: int = 4) -> LabelledScenes:
     grey = draws.uniform(objects - 1)[..., None].expand(-1, -1, 3)
     paint = torch.cat([paints("red", "blue", "green", "yellow")[label], grey], 1)
     radius = torch.cat([draws.uniform(1, 0.05, 0.06), draws.uniform(objects - 1, 0.11, 0.14)], 1)
-    signs = torch.zeros(len(draws), objects, dtype=torch.int64)
-    signs[:, 0], signs[:, 1] = 1, UNKNOWN
+    signs = first_signs(draws, objects, 1, UNKNOWN)
     shapes = torch.cat([square, shape_numbers(*KEY_SHAPES)[shape], idle], 1)
     return LabelledScenes(place(draws, shapes, paint, radius=radius), label[:, 0], signs)
 
@@ -35,7 +32,6 @@ def mark(draws: SceneRandom, objects: int = 4) -> LabelledScenes:
     "texture",
     title="The stripes of a blob without an outline decide",
     classes=("level stripes", "upright stripes", "rising stripes", "falling stripes"),
-    family="texture",
 )
 def texture(draws: SceneRandom, objects: int = 4) -> LabelledScenes:
     """One striped blob, whose direction is the label, among blobs without stripes."""
@@ -44,8 +40,7 @@ def texture(draws: SceneRandom, objects: int = 4) -> LabelledScenes:
     turns = torch.tensor([math.pi / 2, 0.0, math.pi / 4, -math.pi / 4], dtype=torch.float64)
     angle, stripes = torch.zeros(len(draws), objects, dtype=torch.float64), torch.zeros(len(draws), objects)
     angle[:, :1], stripes[:, :1] = turns[label], 4.0
-    signs = torch.zeros(len(draws), objects, dtype=torch.int64)
-    signs[:, 0] = 1
+    signs = first_signs(draws, objects, 1)
     paint = 0.3 + 0.7 * any_paint(draws, objects)
     scenes = place(draws, shape, paint, radius=(0.145, 0.155), angle=angle, stripes=stripes.double())
     return LabelledScenes(scenes, label[:, 0], signs)
@@ -55,7 +50,6 @@ def texture(draws: SceneRandom, objects: int = 4) -> LabelledScenes:
     "position",
     title="The quarter in which a red object stands decides",
     classes=("upper left", "upper right", "lower left", "lower right"),
-    family="position",
 )
 def position(draws: SceneRandom, objects: int = 4) -> LabelledScenes:
     """A red object in a corner of the scene among objects of other colours."""
@@ -65,7 +59,6 @@ def position(draws: SceneRandom, objects: int = 4) -> LabelledScenes:
     paint = torch.cat(
         [paints("red").expand(len(draws), 1, 3), paints("blue", "white", "black")[draws.choice(3, objects - 1)]], 1
     )
-    signs = torch.zeros(len(draws), objects, dtype=torch.int64)
-    signs[:, 0] = 1
+    signs = first_signs(draws, objects, 1)
     scenes = place(draws, draws.choice(7, objects), paint, cells=torch.cat([corner, (corner + step) % 9], 1))
     return LabelledScenes(scenes, label[:, 0], signs)
