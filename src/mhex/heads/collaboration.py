@@ -245,13 +245,7 @@ def pearson(x: Values, y: Values, level: float = 0.95, names: tuple[str, str] = 
 
 
 def study(collaboration: Collaboration, against: Mapping[str, Values] | None = None, level: float = 0.95) -> Study:
-    """Correlations of cosines from `Scaffold.collaboration`; the arguments are those of `Scaffold.collaboration_study`.
-
-    Args:
-        collaboration: The cosines.
-        against: Values (N,) by name, in the order of the samples.
-        level: Confidence of the intervals.
-    """
+    """Correlations of cosines from `Scaffold.collaboration`; other arguments as for `Scaffold.collaboration_study`."""
     if against is not None and not isinstance(against, Mapping):
         raise ArgumentTypeError(f"Expected against= as {{'SAD': values (N,)}}, but got {type(against).__name__}.")
     variables = dict(against or {})

@@ -174,9 +174,9 @@ def _check_settings(rows: Iterable[Row]) -> None:
     by_name: dict[str, tuple[Any, str]] = {}
     for name, settings, protocol in dict.fromkeys((row["metric"], row["settings"], row["protocol"]) for row in rows):
         entry = (json.loads(settings), protocol)
-        same, both = by_name.setdefault(name, entry) == entry, f"{by_name[name][1]}; and {protocol}"
+        is_equal, protocols = by_name.setdefault(name, entry) == entry, f"{by_name[name][1]}; and {protocol}"
         advice = "; leave it out of one report with only(metrics=...)"
-        check_that(same, f"{name!r} to be measured in one way", both, advice)
+        check_that(is_equal, f"{name!r} to be measured in one way", protocols, advice)
 
 
 def _check_samples(before: Iterable[Row], rows: Iterable[Row], samples: set[SampleKey], new: set[SampleKey]) -> None:

@@ -140,7 +140,7 @@ def worth_of_parts(case: Case, parts: Sequence[InputParts | None], kind: Worth) 
     groups = [[] if part is None else _groups(len(part), kind) for part in parts]
     changed = [part.remove(group) for part, rows in zip(parts, groups, strict=True) if part for group in rows]
     classes = _classes(case)[:, None]
-    whole = case.subject.read(case.subject.logits, classes)[0][:, 0].double().cpu()
+    intact = case.subject.read(case.subject.logits, classes)[0][:, 0].double().cpu()
     lengths = torch.tensor([len(rows) for rows in groups], device=classes.device)
     values = torch.zeros(0, dtype=torch.float64)
     if changed:
@@ -151,7 +151,7 @@ def worth_of_parts(case: Case, parts: Sequence[InputParts | None], kind: Worth) 
             worth.append(torch.zeros(0, dtype=torch.float64))
             continue
         outcomes = dict(zip(groups[n], scores.tolist(), strict=True))
-        outcomes[()] = float(whole[n])
+        outcomes[()] = float(intact[n])
         row = _removal(len(part), outcomes) if kind == "removal" else _shapley(len(part), outcomes)
         worth.append(row if _behaves(case, n, part, row) else torch.full_like(row, torch.nan))
     return worth
@@ -186,9 +186,9 @@ def _behaves(case: Case, n: int, part: InputParts, worth: Tensor) -> bool:
     label = None if case.subject.label is None else int(case.subject.label[n])
     if label is None:
         return True
-    other = -1 if case.other_class is None else int(case.other_class[n])
+    second = -1 if case.other_class is None else int(case.other_class[n])
     explained, predicted = int(_classes(case)[n]), int(case.subject.predicted[n])
-    if predicted not in (label, other) or explained not in (label, other):
+    if predicted not in (label, second) or explained not in (label, second):
         return False
     if part.signs is None or explained != label:
         return True

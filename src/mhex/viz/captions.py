@@ -179,18 +179,18 @@ def listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def choose(wanted: Sequence[int] | None, count: int, most: int, noun: str, call: str = "") -> tuple[list[int], str]:
+def choose(choice: Sequence[int] | None, count: int, most: int, noun: str, call: str = "") -> tuple[list[int], str]:
     """Which of `count` samples or targets to draw, and a sentence on those left out.
 
-    All that the user wanted are drawn, or else the first `most`. The sentence names the function `call` whose argument
+    All that the user chose are drawn, or else the first `most`. The sentence names the function `call` whose argument
     `noun` draws more.
     """
-    if wanted is None:
+    if choice is None:
         if count <= most:
             return list(range(count)), ""
-        more = f"; {call}(..., {noun}=range({most}, {min(2 * most, count)})) draws more" if call else ""
-        return list(range(most)), f"The first {most} of {count} {noun} are drawn{more}."
-    selection = [int(i) for i in wanted]
+        advice = f"; {call}(..., {noun}=range({most}, {min(2 * most, count)})) draws more" if call else ""
+        return list(range(most)), f"The first {most} of {count} {noun} are drawn{advice}."
+    selection = [int(i) for i in choice]
     if not selection or any(not 0 <= i < count for i in selection):
         raise ArgumentError(f"Expected {noun} between 0 and {count - 1}, at least one, but got {selection}.")
     return selection, ""
@@ -241,9 +241,9 @@ def check_same_input(explanations: Sequence[Drawable], labels: Sequence[str] | N
     first = explanations[0]
     for entry in explanations[1:]:
         alike = entry.modality == first.modality and len(entry.scores) == len(first.scores)
-        same = alike and entry.tokens == first.tokens
+        is_same = alike and entry.tokens == first.tokens
         advice = "; give mhex.explain the same batch and target="
         actual = f"others of {entry.method!r} than of {first.method!r}"
-        check_that(same, "explanations of the same input", actual, advice)
-        same = all(entry.target_names(i) == first.target_names(i) for i in range(len(first.scores)))
-        check_that(same, "explanations of the same targets", actual, advice)
+        check_that(is_same, "explanations of the same input", actual, advice)
+        is_same = all(entry.target_names(i) == first.target_names(i) for i in range(len(first.scores)))
+        check_that(is_same, "explanations of the same targets", actual, advice)

@@ -119,15 +119,9 @@ def run_bench(
     progress: bool | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> list[Evidence]:
-    """Judge networks, each in a folder of its own in `out`; what was broken off goes on.
+    """Judge networks by name (default: all) on samples of the test splits; what was broken off goes on.
 
-    Args:
-        out: The folder.
-        names: Of the networks; all by default.
-        samples: Of the test split of each task.
-        device: Where networks run.
-        progress: Draw progress bars, as for `mhex.evaluate`.
-        say: It is called with what is being done.
+    Each has a folder of its own in `out`. `say` is called with what is being done.
     """
     networks = networks_by_name(names)
     refuse_missing(dict.fromkeys(f"zoo:{network.name}" for network in networks))

@@ -63,13 +63,7 @@ def metric_lines(evidences: Sequence[Evidence]) -> list[MetricReliability]:
 
 
 def truth_page(evidences: Sequence[Evidence], command: str, reading: str = "") -> str:
-    """The page as Markdown.
-
-    Args:
-        evidences: Of the networks.
-        command: What made the rows.
-        reading: What follows from the tables, in words.
-    """
+    """The page as Markdown, with the command that made the rows, and what follows from the tables, in words."""
     labels = {(network.label, network.task.name): network for network in all_networks()}
     kinds = {kind: [evidence for evidence in evidences if evidence.kind == kind] for kind in ("CNN", "ViT", "text")}
     kinds = {kind: entries for kind, entries in kinds.items() if entries}
