@@ -14,8 +14,8 @@ from mhex.capture import Batch
 from mhex.inputs.words import POOLING, Pooling, Words, check_pooling, check_split
 from mhex.perturb.curves import Grid, area, counts, random_counts
 from mhex.perturb.references import PIXELS, WORDS, imputed
-from mhex.perturb.removal import UnitRemoval
 from mhex.perturb.subject import Change, PassResult, Runner, Subject, column_of
+from mhex.perturb.unit_removal import UnitRemoval
 from mhex.perturb.units import Tie, Units, generator_for, ranks, removed_words, units_of
 
 Order = Literal["mif", "lif"]
