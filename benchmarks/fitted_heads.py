@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 import mhex
 from mhex.heads import Scaffold
-from mhex.heads.block import channel_axis, pool
+from mhex.heads.explainer_block import channel_axis, pool
 from mhex.heads.fit.logistic import Linear, Options, fit_logistic
 from mhex.heads.fit.ridge import Moments, fit_ridge
 from mhex.heads.fit.run import Split, accuracy

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import mhex
 from accuracy_studies import STUDIES, folder_of, recipe_of
-from mhex.heads.block import Relu
+from mhex.heads.explainer_block import Relu
 from mhex.lab.train.checkpoint import load_weights
 from mhex.lab.train.evaluate import make_objective
 from mhex.lab.train.samples import FeedBatches, load_samples, load_test, make_feed

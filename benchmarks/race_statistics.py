@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from mhex.judge.controls import RANDOM
+from mhex.recommend.elimination import FRESH, Rounds
 from mhex.recommend.result import RaceResult, beside_random
-from mhex.recommend.rounds import FRESH, Rounds
 from mhex.stats import simultaneous
 
 FIRST = 10  # images of the first round
@@ -188,7 +188,7 @@ def main() -> None:
     parser.add_argument("--races", type=int, default=200)
     parser.add_argument("--flips", type=int, default=1000, help="of signs; the software has 4000, which take longer")
     arguments = parser.parse_args()
-    races, simultaneous.FLIPS = arguments.races, arguments.flips
+    races, simultaneous.FAMILY_FLIPS = arguments.races, arguments.flips
     torch.set_num_threads(1)
     for place, case in enumerate(CASES):
         row = rates(case, races)

@@ -26,7 +26,14 @@ from mhex.errors import MhexWarning
 from mhex.judge.report import Report
 from mhex.lab.datasets import data_entry
 from mhex.lab.truth.bench import TruthNetwork, all_networks, evidence, folder_of
-from mhex.lab.truth.judges import TRUTH, Evidence, judge, order_of, random_pick, regret_of, with_interval
+from mhex.lab.truth.reliability import (
+    Evidence,
+    metric_reliability,
+    order_of,
+    random_pick,
+    regret_of,
+    with_interval,
+)
 
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 BESIDE = ("balanced", "insertion", "deletion", "box-sensitivity", "perturbation-auc", "saco")  # metrics beside the race
@@ -58,7 +65,7 @@ def main() -> None:
     table = torch.tensor([regrets, orders], dtype=torch.float64)
     print(f"\nrecommend: regret {_span(table[0])}, at worst {float(table[0].max()):.3f}; order {_span(table[1])}")
     for name in dict.fromkeys(name for known in evidences for name in known.values if name.startswith(BESIDE)):
-        judged = judge(name, evidences)
+        judged = metric_reliability(name, evidences)
         span = f"{judged.regret[0]:.3f} ({judged.regret[1]:.3f} to {judged.regret[2]:.3f})"
         print(f"{name}: regret {span}, at worst {judged.worst:.3f}; order {judged.order[0]:.2f}")
     picks = torch.tensor([random_pick(known) for known in evidences], dtype=torch.float64)
@@ -85,7 +92,7 @@ def rated(known: Evidence, answer: dict[str, Any]) -> tuple[float, float]:
     raced = list(answer["scores"])
     scores = torch.tensor([answer["scores"].get(name, math.nan) for name in known.methods], dtype=torch.float64)
     named = torch.tensor([float(name == answer["method"]) for name in known.methods], dtype=torch.float64)
-    return regret_of(known, named, TRUTH, among=raced), order_of(known, scores)
+    return regret_of(known, named, among=raced), order_of(known, scores)
 
 
 def _span(values: torch.Tensor) -> str:

@@ -11,6 +11,8 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
+import mhex
+
 FLOORS = (
     ("cli",),
     ("recommend", "lab"),
@@ -29,10 +31,16 @@ def room_edges(source: Path) -> set[tuple[str, str]]:
     for path in source.rglob("*.py"):
         room = path.relative_to(source).parts[0]
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("mhex."):
-                edges.add((room, node.module.split(".")[1]))
+            modules = []
+            if isinstance(node, ast.ImportFrom) and node.module == "mhex":
+                modules = [mhex._HOMES.get(alias.name, f"mhex.{alias.name}") for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                modules = [node.module or ""]
             elif isinstance(node, ast.Import):
-                edges |= {(room, alias.name.split(".")[1]) for alias in node.names if alias.name.startswith("mhex.")}
+                modules = [alias.name for alias in node.names]
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "mhex":
+                modules = [mhex._HOMES.get(node.attr, f"mhex.{node.attr}")]
+            edges |= {(room, module.split(".")[1]) for module in modules if module.startswith("mhex.")}
     return {(source, target) for source, target in edges if source != target and {source, target} <= rooms}
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mhex.methods import list_methods as list_methods
     from mhex.metrics import list_metrics as list_metrics
     from mhex.recommend.answer import Recommendation as Recommendation
-    from mhex.recommend.answer import recommend as recommend
+    from mhex.recommend.call import recommend as recommend
     from mhex.zoo import load as load
 
 try:

@@ -33,11 +33,11 @@ def kind_of(model: nn.Module, anatomy: Anatomy, target: Any) -> Kind:
     if has_concept(target):
         return "concept"
     if anatomy.heads == 1 and not callable(target):
-        from mhex.heads.predictors import answered_by_heads, say_something
+        from mhex.heads.predictors import answered_by_heads, has_class_weights
 
         if answered_by_heads(model) is not None:
             return "answering heads"
-        if anatomy.modality == "image" and not anatomy.blocks and say_something(model):
+        if anatomy.modality == "image" and not anatomy.blocks and has_class_weights(model):
             return "heads"
     if target is None and is_headless(model, anatomy):
         return "headless"

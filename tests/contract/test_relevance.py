@@ -353,7 +353,7 @@ def test_attention_of_a_network_without_attention(method: str) -> None:
         ("abslrp", {"epsilon": 1e-6}, "epsilon"),
     ],
 )
-def test_wrong_options(method: str, options: dict[str, Any], said: str) -> None:
+def test_wrong_options_of_relevance_methods_are_refused(method: str, options: dict[str, Any], said: str) -> None:
     family = FAMILIES["timm_vit"]
     with pytest.raises((ArgumentError, TypeError), match=said):
         mhex.explain(family.model(), family.inputs(1), method, target=1, **options)

@@ -366,7 +366,7 @@ MASKS += [
 
 @COUNTS
 @pytest.mark.filterwarnings("ignore::mhex.errors.MhexWarning")
-def test_data_sets(factor: int) -> None:
+def test_data_sets_of_any_items_are_judged_or_refused(factor: int) -> None:
     images = st.one_of(st.just(IMAGE), st.just(IMAGE), tensors(PLAIN_FORMS), photos(), st.sampled_from(ODD))
     labels = st.one_of(st.just(1), *map(st.sampled_from, (LABELS, ODD)))
     masks = st.one_of(st.none(), *map(st.sampled_from, (MASKS, ODD)))

@@ -228,7 +228,7 @@ def test_smooth_follows_its_seed() -> None:
         ("cdam-integrated", {"rule": "simpson"}),
     ],
 )
-def test_wrong_options(method: str, options: dict[str, Any]) -> None:
+def test_wrong_options_of_cdam_are_named(method: str, options: dict[str, Any]) -> None:
     family = FAMILIES["timm_vit"]
     with pytest.raises(ArgumentError, match=f"Expected {next(iter(options))}"):
         explain(family.model(), family.inputs(1), method, **options)
@@ -247,7 +247,7 @@ def nodes(rule: str, steps: int) -> tuple[list[float], list[float]]:
 
 @pytest.mark.parametrize("rule", ["right", "midpoint", "left", "trapezoid"])
 @pytest.mark.parametrize("name", ["timm_vit", "hf_distilbert"])
-def test_rules(rule: str, name: str) -> None:
+def test_quadrature_rules_match_their_own_loop(rule: str, name: str) -> None:
     """Every rule against its own loop, and the gap it reports against the true one."""
     v = seen(name, index=2)
     inputs = v.family.sample(v.family.inputs(3), 2)

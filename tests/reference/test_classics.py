@@ -605,7 +605,7 @@ def test_the_token_that_stands_for_hidden_ones(method: str) -> None:
         *((m, {"batch_size": 0}, "Expected batch_size") for m in (*PATHS, *HIDING, "scorecam")),
     ],
 )
-def test_wrong_options(method: str, options: dict[str, Any], words: str) -> None:
+def test_wrong_options_of_hiding_and_path_methods_are_refused(method: str, options: dict[str, Any], words: str) -> None:
     with pytest.raises((ArgumentError, TypeError), match=words):
         mhex.explain(VIT.model(), VIT.inputs(1), method, **options)
 

@@ -10,7 +10,7 @@ from mhex.errors import ArgumentError
 from mhex.metrics.box_sensitivity import BoxProtocol, BoxSensitivity, box_area, box_sensitivity
 from mhex.metrics.case import Case
 from mhex.perturb import Subject
-from mhex.stats.correlation import correlation, mean_ranks, rank_correlation
+from mhex.stats.correlation import linear_correlation, mean_ranks, rank_correlation
 from support.additive_models import additive
 
 
@@ -31,17 +31,19 @@ def test_correlations_are_those_of_scipy():
     draw = torch.Generator().manual_seed(0)
     a, b = torch.randint(5, (4, 30), generator=draw).double(), torch.randn(4, 30, generator=draw).double()
     for n in range(4):
-        assert float(correlation(a, b)[n]) == pytest.approx(stats.pearsonr(a[n], b[n]).statistic, abs=1e-12)
+        assert float(linear_correlation(a, b)[n]) == pytest.approx(stats.pearsonr(a[n], b[n]).statistic, abs=1e-12)
         assert float(rank_correlation(a, b)[n]) == pytest.approx(stats.spearmanr(a[n], b[n]).statistic, abs=1e-12)
     assert mean_ranks(torch.tensor([[3.0, 1.0, 3.0, 2.0]])).tolist() == [[2.5, 0.0, 2.5, 1.0]]
-    assert bool(correlation(torch.ones(1, 5), b[:1, :5]).isnan())
+    assert bool(linear_correlation(torch.ones(1, 5), b[:1, :5]).isnan())
     tiny = torch.tensor([[1.0, 2.0, 1.0, 4.0, 3.0]]).double() * 1e-200
     line = torch.arange(1, 6)[None].double()
-    assert float(correlation(line, tiny)) == pytest.approx(float(correlation(line, tiny * 1e200)), abs=1e-12)
+    assert float(linear_correlation(line, tiny)) == pytest.approx(
+        float(linear_correlation(line, tiny * 1e200)), abs=1e-12
+    )
 
 
 def test_rows_without_a_value_have_no_correlation():
-    for one in (correlation, rank_correlation):
+    for one in (linear_correlation, rank_correlation):
         found = one(torch.zeros(2, 3, 0), torch.zeros(2, 3, 0))
         assert found.shape == (2, 3)
         assert found.isnan().all()

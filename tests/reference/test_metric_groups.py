@@ -85,7 +85,7 @@ def test_batches_and_chunks_do_not_matter():
     assert len(set(saco(whole).tolist())) == 4
 
 
-def test_texts():
+def test_padding_of_texts_belongs_to_no_group():
     model = HOSTS["hf_bert"]().eval()
     ids = torch.randint(10, 30, (2, 9), generator=torch.Generator().manual_seed(0))
     real = torch.ones_like(ids)

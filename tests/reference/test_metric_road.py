@@ -151,7 +151,7 @@ def test_images_of_a_batch_do_not_touch_each_other():
         assert torch.allclose(imputed(x[n : n + 1], holes[n : n + 1]), whole[n : n + 1], atol=1e-12)
 
 
-def test_the_score():
+def test_road_of_additive_units_is_half_the_gap_of_both_orders():
     """Ten additive units: what is left after each tenth is known."""
     left_mif = [sum(range(1, 11 - k)) for k in range(1, 10)]
     left_lif = [sum(range(k + 1, 11)) for k in range(1, 10)]

@@ -26,7 +26,7 @@ def test_one_hit_of_two_words_against_three():
     near(token_f1(words([[5.0, 4, 3, 2, 1]], [[0, 2, 3]]), k=(2,)), [[0.4]])
 
 
-def test_the_right_order():
+def test_f1_of_words_in_the_right_order():
     scores = torch.arange(200.0, 0, -1)[None]
     found = token_f1(words(scores, [list(range(60))]))
     near(found, [[0.2857, 0.5, 0.6667, 0.8, 0.9091, 1.0, 0.9231, 0.8571]], 5e-5)

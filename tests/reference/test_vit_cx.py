@@ -141,7 +141,7 @@ def test_a_seed_repeats_and_decides_the_noise_alone() -> None:
     "options",
     [{"distance": -0.1}, {"distance": 2.5}, {"noise": -1}, {"max_masks": 0}, {"batch_size": 0}, {"noise": True}],
 )
-def test_wrong_options(options: dict[str, Any]) -> None:
+def test_wrong_options_of_vit_cx_are_named(options: dict[str, Any]) -> None:
     with pytest.raises(ArgumentError, match=f"Expected {next(iter(options))}"):
         scores(**options)
 

@@ -10,6 +10,8 @@ import mhex
 from mhex.lab.config.recipe import read_recipe
 from mhex.lab.config.suite import read_suite
 from mhex.lab.datasets import catalogue
+from mhex.lab.datasets.truth import load_truth
+from mhex.lab.truth.task import TASKS, all_tasks
 from mhex.methods import get_method
 from mhex.metrics.registry import METRICS, all_metrics
 from mhex.registry import METHODS
@@ -59,6 +61,18 @@ def test_the_examples_of_a_data_set_and_a_recipe_are_ones(monkeypatch, tmp_path)
     (tmp_path / "squares.yaml").write_text(example("Adding a recipe: one file"))
     recipe = read_recipe(tmp_path / "squares.yaml")
     assert (recipe.data.name, recipe.train.epochs) == ("two_squares", 1)
+
+
+def test_the_example_of_a_task_is_one(monkeypatch, tmp_path):
+    all_tasks()
+    monkeypatch.setattr(TASKS, "entries", dict(TASKS.entries))  # put back afterwards
+    run("Adding a task of known evidence: one file", tmp_path / "red_shape.py")
+    scenes = load_truth("red-shape", limit=4)
+    for row in range(4):
+        red = scenes.parts(row).masks[0]  # the first object decides
+        assert bool((scenes.images[row, 0, red] > scenes.images[row, 2, red]).all())
+        assert scenes.parts(row).signs == (1, 0, 0)
+    assert scenes.labels.tolist() == scenes.scenes.shape[:, 0].tolist()
 
 
 def test_the_example_of_a_suite_is_one(tmp_path):

@@ -132,7 +132,7 @@ def test_hugging_face_configurations_say_it(count):
     assert asked.probabilities is not None
 
 
-def test_tasks():
+def test_the_task_decides_probabilities_and_unknown_tasks_are_refused():
     family = FAMILIES["plain_cnn"]
     e = mhex.explain(family.model(), family.inputs(2), "gradcam", task="multi-label")
     torch.testing.assert_close(e.probabilities, e.logits.sigmoid())

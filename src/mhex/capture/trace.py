@@ -110,7 +110,7 @@ class Trace(ObservedPass):
         return self.once("readout", self._find_readout)
 
     def _find_readout(self) -> Tensor:
-        """Of an unknown architecture, each final token's share in the gradient of the top score, by a further pass."""
+        """Each final token's share in the gradient of the top score of an unknown architecture, by a further pass."""
         # Of a model without a classifier, in that of the length of its latent vector.
         if self.pool is not None:
             return self.pool.probabilities().mean(1)[:, 0]
@@ -186,8 +186,8 @@ class Trace(ObservedPass):
         if self.flow is None:
             raise CaptureError("Relevance needs rules; give the method rules=.")
         sources = (self.returned, self.outer.get("latent"))
-        relevances, books = self.flow.propagate(y, sources, (at, *further), self.carried, signed, self.of_class)
-        self.diagnostics |= books
+        relevances, conservation = self.flow.propagate(y, sources, (at, *further), self.carried, signed, self.of_class)
+        self.diagnostics |= conservation
         return relevances
 
     @property

@@ -14,13 +14,13 @@ from mhex.capture import Outputs, check_outputs, known_anatomy
 from mhex.capture.batch import mask_arguments
 from mhex.capture.hooks import follow_calls
 from mhex.errors import ArgumentError, unknown_name, warn
-from mhex.heads.block import Coupling, GateTarget, Preset, Relu, wide_dtype
+from mhex.heads.explainer_block import Coupling, GateTarget, Preset, Relu, wide_dtype
 from mhex.heads.files import read_heads
 from mhex.heads.fold import Folded, FoldedBlock
 from mhex.heads.heads import PREFIX, Heads, Settings, checked_classes, checked_model
 from mhex.heads.scaffold import Scaffold
 from mhex.heads.wiring.graft import graft_junctions, is_grafted, ungraft
-from mhex.heads.wiring.residual import Junction, named, placed, survey
+from mhex.heads.wiring.residual import Junction, junctions_at, junctions_named, survey
 
 
 def attach(
@@ -94,14 +94,14 @@ def attach(
     state: dict[str, Tensor] | None = None
     if weights is None:
         classes = checked_classes(num_classes)
-        junctions = placed(overview, "all" if where is None else where)
+        junctions = junctions_at(overview, "all" if where is None else where)
         settings = _new_settings(classes, junctions, options)
     else:
         settings, extras, state = read_heads(Path(weights))
         options |= {} if num_classes is None else {"num_classes": num_classes}
-        junctions = named(overview, settings.junctions)
+        junctions = junctions_named(overview, settings.junctions)
         stored = {name: getattr(settings, name) for name in options}
-        if where is not None and {j.name for j in placed(overview, where)} != set(settings.junctions):
+        if where is not None and {j.name for j in junctions_at(overview, where)} != set(settings.junctions):
             options, stored = {**options, "where": where}, {**stored, "where": [j.name for j in junctions]}
         for name, value in options.items():
             if value != stored[name]:

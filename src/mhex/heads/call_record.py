@@ -18,7 +18,7 @@ from mhex.errors import ArgumentError, CaptureError, UnsupportedModelError, some
 from mhex.heads.losses import running_sum
 
 if TYPE_CHECKING:
-    from mhex.heads.block import BlockOutput
+    from mhex.heads.explainer_block import BlockOutput
     from mhex.heads.heads import Heads, Source
 
 

@@ -21,8 +21,8 @@ from mhex._progress import track
 from mhex._settings import check_count
 from mhex.capture import full
 from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, some_of, unknown_name, warn
-from mhex.heads.block import wide_dtype
 from mhex.heads.call_record import Call, HeadReading
+from mhex.heads.explainer_block import wide_dtype
 from mhex.heads.heads import Heads, required_heads
 from mhex.heads.losses import class_loss
 from mhex.heads.predictors import watched
@@ -244,32 +244,26 @@ def pearson(x: Values, y: Values, level: float = 0.95, names: tuple[str, str] = 
     return row
 
 
-def study(seen: Collaboration, against: Mapping[str, Values] | None = None, level: float = 0.95) -> Study:
-    """Correlations of cosines from `Scaffold.collaboration`; the arguments are those of `Scaffold.collaboration_study`.
-
-    Args:
-        seen: The cosines.
-        against: Values (N,) by name, in the order of the samples.
-        level: Confidence of the intervals.
-    """
+def study(collaboration: Collaboration, against: Mapping[str, Values] | None = None, level: float = 0.95) -> Study:
+    """Correlations of cosines from `Scaffold.collaboration`; other arguments as for `Scaffold.collaboration_study`."""
     if against is not None and not isinstance(against, Mapping):
         raise ArgumentTypeError(f"Expected against= as {{'SAD': values (N,)}}, but got {type(against).__name__}.")
     variables = dict(against or {})
-    if reserved := {CONFIDENCE, *seen.blocks} & variables.keys():
+    if reserved := {CONFIDENCE, *collaboration.blocks} & variables.keys():
         raise ArgumentError(f"Expected other names in against= than {', '.join(sorted(reserved))}, which are taken.")
-    cosines = dict(zip(seen.blocks, seen.cosine.unbind(1), strict=True))
+    cosines = dict(zip(collaboration.blocks, collaboration.cosine.unbind(1), strict=True))
     pairs: list[tuple[str, Values, str, Values]] = [
         (block, cosine, name, values)
-        for name, values in {CONFIDENCE: seen.p_orig, **variables}.items()
+        for name, values in {CONFIDENCE: collaboration.p_orig, **variables}.items()
         for block, cosine in cosines.items()
     ]
-    pairs += [(name, values, CONFIDENCE, seen.p_orig) for name, values in variables.items()]
+    pairs += [(name, values, CONFIDENCE, collaboration.p_orig) for name, values in variables.items()]
     results = [correlate(x, y, level, (first, second)) for first, x, second, y in pairs]
     reasons = [why for _, why in results if why is not None]
     if reasons:
         words = "; ".join(dict.fromkeys(reasons))
         warn(f"{len(reasons)} of {len(results)} correlations do not exist and are NaN: {words}.")
-    return Study(tuple(row for row, _ in results), seen)
+    return Study(tuple(row for row, _ in results), collaboration)
 
 
 def confidence_map(

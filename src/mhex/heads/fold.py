@@ -15,8 +15,16 @@ from mhex.capture import read_logits
 from mhex.capture.batch import kept_tokens, tells_padding
 from mhex.capture.hooks import unfollow_calls
 from mhex.errors import ArgumentError, UnsupportedModelError
-from mhex.heads.block import Coupling, ExplainerBlock, channel_axis, class_scores, gated_sum, pooled_sum, pooled_target
 from mhex.heads.call_record import HeadReading, decided
+from mhex.heads.explainer_block import (
+    Coupling,
+    ExplainerBlock,
+    channel_axis,
+    class_scores,
+    gated_sum,
+    pooled_sum,
+    pooled_target,
+)
 from mhex.heads.heads import PREFIX, Heads, Source, required_heads
 from mhex.heads.losses import running_sum
 from mhex.heads.predictors import call_model, watched

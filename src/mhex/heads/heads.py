@@ -16,8 +16,8 @@ from mhex.capture.batch import first_and_last, kept_tokens, tells_padding
 from mhex.capture.hooks import see_each
 from mhex.capture.outputs import Ending, ending_in_graph
 from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, some_of, warn
-from mhex.heads.block import Coupling, ExplainerBlock, GateTarget, Preset, Relu, wide_dtype
 from mhex.heads.call_record import Call, CallRecord, HeadReading, in_order
+from mhex.heads.explainer_block import Coupling, ExplainerBlock, GateTarget, Preset, Relu, wide_dtype
 from mhex.heads.losses import check_labels
 from mhex.heads.wiring.residual import Junction, unit_of
 
@@ -194,7 +194,7 @@ class Heads(nn.Module):
         self.record.begin(Call(required_heads(host), torch.is_grad_enabled(), special, rows, masks))
 
     def finish(self, host: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
-        """The call is over."""
+        """Close the record of the call."""
         self.record.finish(output, host.training)
 
     def loaded(self, host: nn.Module, keys: Any) -> None:

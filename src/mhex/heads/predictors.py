@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from mhex.capture import untouched
 from mhex.capture.outputs import ending_seen
 from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, UnsupportedModelError, unknown_name
-from mhex.heads.block import ExplainerBlock
 from mhex.heads.call_record import Call, HeadReading
+from mhex.heads.explainer_block import ExplainerBlock
 from mhex.heads.heads import PREFIX, Heads, Source, heads_of, required_heads
 
 _CLASSIFIERS = ("fc", "classifier", "head", "heads")  # of torchvision, timm and Hugging Face
@@ -56,7 +56,7 @@ def answered_by_heads(model: nn.Module) -> Source | None:
     return next((source for source in sources if source != "classifier"), None)
 
 
-def say_something(model: nn.Module) -> bool:
+def has_class_weights(model: nn.Module) -> bool:
     """Whether heads of the model, or of one that it wraps, have class weights that are not 0."""
     blocks = (m for m in model.modules() if isinstance(m, ExplainerBlock) and m.w2 is not None)
     return any(bool(block.equivalent_matrix().any()) for block in blocks)

@@ -16,8 +16,8 @@ from mhex.capture import full
 from mhex.capture.precision import rows_product
 from mhex.capture.threads import is_recording
 from mhex.errors import ArgumentError, ArgumentTypeError, CaptureError, StaleError, unknown_name, warn
-from mhex.heads.block import BlockOutput, ExplainerBlock, channel_axis, wide_dtype
 from mhex.heads.call_record import Call, HeadReading
+from mhex.heads.explainer_block import BlockOutput, ExplainerBlock, channel_axis, wide_dtype
 
 _EPSILON = 1e-8
 _MOST = 4  # settings kept per block
@@ -187,19 +187,19 @@ def thresholds(settings: MapSettings, num_classes: int) -> tuple[float, float]:
     return positive, positive if negative is None else auto if negative == "auto" else float(negative)
 
 
-def choose_blocks(wanted: str | Sequence[str], names: Sequence[str]) -> list[str]:
+def choose_blocks(choice: str | Sequence[str], names: Sequence[str]) -> list[str]:
     """The names that are meant by `"all"`, `"first3"`, `"last3"` (any number), by names, or by a text with commas."""
-    if isinstance(wanted, str) and wanted not in names:
-        if wanted == "all":
+    if isinstance(choice, str) and choice not in names:
+        if choice == "all":
             return list(names)
-        if number := re.fullmatch(r"(first|last)([1-9]\d*)", wanted):
+        if number := re.fullmatch(r"(first|last)([1-9]\d*)", choice):
             count = min(int(number[2]), len(names))
             return list(names[:count] if number[1] == "first" else names[len(names) - count :])
-        wanted = [name.strip() for name in wanted.split(",")]
-    choices = [wanted] if isinstance(wanted, str) else wanted
+        choice = [name.strip() for name in choice.split(",")]
+    choices = [choice] if isinstance(choice, str) else choice
     if not isinstance(choices, Sequence) or not all(isinstance(name, str) for name in choices):
         raise ArgumentTypeError(
-            f"Expected blocks to be 'all', 'first3', 'last3' or a list of names, but got {wanted!r}; there are: "
+            f"Expected blocks to be 'all', 'first3', 'last3' or a list of names, but got {choice!r}; there are: "
             f"{', '.join(names)}."
         )
     if not choices:
@@ -262,16 +262,16 @@ def block_maps(
 
 
 def _block_map(
-    block: ExplainerBlock, seen: BlockOutput, rows: Tensor, activation: Activation, output: Tensor | None
+    block: ExplainerBlock, block_output: BlockOutput, rows: Tensor, activation: Activation, output: Tensor | None
 ) -> Tensor:
-    x, r = seen.shortcut, seen.branch
+    x, r = block_output.shortcut, block_output.branch
     axis = channel_axis(x, block.channels, block.channels_last)
     if output is not None:
         return _contract(rows, output, axis)
     if activation == "relu_sum":
         return _contract(rows, F.relu(x + r), axis)
     # The gate does not vary over positions: it is moved to the weights, and the gated tensor is never made.
-    gated = rows if activation == "sum" else rows * seen.gate[:, None]
+    gated = rows if activation == "sum" else rows * block_output.gate[:, None]
     by_shortcut = _contract(gated, x, axis)
     if activation == "gated" and block.gate_target == "shortcut":
         return by_shortcut

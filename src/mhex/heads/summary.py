@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from mhex._printable import printable
-from mhex.heads.block import GateState
+from mhex.heads.explainer_block import GateState
 from mhex.heads.heads import Heads
 from mhex.heads.wiring.residual import kind_of, unit_of
 

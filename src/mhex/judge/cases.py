@@ -280,11 +280,11 @@ class SampleBatch:
         """Logits (M, C) of the evaluator for other inputs in the form of the samples."""
         run, chunks = self.run, []
         for start in range(0, len(inputs), PARTS_BATCH):
-            some: Any = inputs[start : start + PARTS_BATCH]
-            some = torch.stack(some) if isinstance(some[0], Tensor) else some
+            chunk: Any = inputs[start : start + PARTS_BATCH]
+            chunk = torch.stack(chunk) if isinstance(chunk[0], Tensor) else chunk
             subject = Subject(
                 run.entrances[run.evaluator],
-                some,
+                chunk,
                 **run.reading,
                 multi_label=run.task == "multi-label",
                 outputs=run.evaluator_outputs,
@@ -441,8 +441,8 @@ def _scores(model: nn.Module, inputs: Any, method: str, classes: Tensor, options
         places = [place for place in range(error.count) if place not in error.samples]
         if not places:
             raise
-        some = prepared_part(inputs, places) if isinstance(inputs, Prepared) else select(inputs, places, error.count)
-        part = _scores(model, some, method, classes[places], options)
+        chunk = prepared_part(inputs, places) if isinstance(inputs, Prepared) else select(inputs, places, error.count)
+        part = _scores(model, chunk, method, classes[places], options)
         scores = part.new_full((error.count, *part.shape[1:]), torch.nan)
         scores[places] = part
         return scores

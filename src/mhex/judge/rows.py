@@ -161,7 +161,7 @@ def merged(reports: Sequence[Sequence[Row]]) -> list[dict[str, Any]]:
 
 
 def _check_runs(rows: Iterable[Row]) -> None:
-    """All rows are of one model, task, target and seed."""
+    """Refuse rows of different models, tasks, targets or seeds."""
     runs = [json.loads(text) for text in dict.fromkeys(row["run"] for row in rows)]
     for run in runs[1:]:
         names = sorted(name for name in {*run, *runs[0]} if run.get(name) != runs[0].get(name))
@@ -170,13 +170,13 @@ def _check_runs(rows: Iterable[Row]) -> None:
 
 
 def _check_settings(rows: Iterable[Row]) -> None:
-    """A metric of one name is measured in one way."""
+    """Refuse rows of one metric that were measured in different ways."""
     by_name: dict[str, tuple[Any, str]] = {}
     for name, settings, protocol in dict.fromkeys((row["metric"], row["settings"], row["protocol"]) for row in rows):
         entry = (json.loads(settings), protocol)
-        same, both = by_name.setdefault(name, entry) == entry, f"{by_name[name][1]}; and {protocol}"
+        is_equal, protocols = by_name.setdefault(name, entry) == entry, f"{by_name[name][1]}; and {protocol}"
         advice = "; leave it out of one report with only(metrics=...)"
-        check_that(same, f"{name!r} to be measured in one way", both, advice)
+        check_that(is_equal, f"{name!r} to be measured in one way", protocols, advice)
 
 
 def _check_samples(before: Iterable[Row], rows: Iterable[Row], samples: set[SampleKey], new: set[SampleKey]) -> None:

@@ -14,7 +14,7 @@ from mhex.metrics import Case, PerImage, Protocol, register_metric
 from mhex.metrics.box_sensitivity import BoxProtocol, BoxResult, box_sensitivity
 from mhex.metrics.drops import Drops, drops_of
 from mhex.perturb import PIXELS, WORDS, PassResult, Runner, Subject, check_map, generator_for, removed_words
-from mhex.stats.correlation import correlation
+from mhex.stats.correlation import linear_correlation
 
 _SPANS = 7  # purpose of random numbers
 
@@ -131,7 +131,7 @@ def agreement(regions: Regions, saliency: Tensor, explained: Tensor | None = Non
             sums = torch.einsum("bsnt,bt->bsn", result.hidden.double(), saliency.to(result.hidden.device).double())
             lost = result.drops.of(explained).view(sums.shape)
             flat = lost.amax(-1) - lost.amin(-1) <= result.drops.rounding[:, None]
-            values.append(correlation(sums, lost).masked_fill(flat, 0.0).nan_to_num(0.0))
+            values.append(linear_correlation(sums, lost).masked_fill(flat, 0.0).nan_to_num(0.0))
     return torch.cat(values, 1).mean(1)
 
 

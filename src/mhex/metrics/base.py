@@ -207,7 +207,7 @@ class PerImage(Metric):
         }
 
     def _sync_dist(self, *args: Any, **kwargs: Any) -> None:
-        """A process without a sample takes part with nothing of the right kind: an empty list breaks the gathering."""
+        """Gather states also from a process without samples: an empty list would break the gathering."""
         if not self.values:
             self.values.append(torch.zeros(0, len(self.columns), dtype=torch.float64, device=self.device))
             self.ids.append(torch.zeros(0, dtype=torch.long, device=self.device))

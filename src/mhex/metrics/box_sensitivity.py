@@ -12,7 +12,7 @@ from mhex.capture import Batch
 from mhex.metrics import Case, PerImage, Protocol, register_metric
 from mhex.metrics.drops import Drops, drops_of
 from mhex.perturb import PIXELS, PassResult, Runner, Subject, at_size, check_images, check_maps, generator_for
-from mhex.stats.correlation import correlation
+from mhex.stats.correlation import linear_correlation
 
 _BOXES = 1000  # purpose of random numbers, to which the side is added
 _ROUNDING = 1e-15  # of each number in a sum
@@ -176,7 +176,7 @@ def box_correlation(result: BoxResult, saliency: Tensor, explained: Tensor | Non
     least = _ROUNDING * result.image[0] * result.image[1] * maps.flatten(1).amax(1)
     flat = sums.amax(-1) - sums.amin(-1) <= least[:, None].to(sums)
     flat |= drops.amax(-1) - drops.amin(-1) <= result.drops.rounding[:, None]
-    return torch.where(flat, 0.0, correlation(sums, drops)), flat
+    return torch.where(flat, 0.0, linear_correlation(sums, drops)), flat
 
 
 def box_area(r: Tensor, sizes: tuple[int, ...]) -> tuple[Tensor, Tensor]:

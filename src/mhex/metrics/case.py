@@ -44,16 +44,16 @@ class Case:
     def ids(self) -> list[int]:
         return self.subject.ids
 
-    def sweep(self, wanted: PerturbationSweep) -> SweepResult:
+    def sweep(self, request: PerturbationSweep) -> SweepResult:
         """Curves of its orders, each from a sweep made before where one has all of the points."""
-        curves = self._curves(wanted)
-        missing = tuple(order for order in wanted.orders if order not in curves)
+        curves = self._curves(request)
+        missing = tuple(order for order in request.orders if order not in curves)
         if missing:
-            runner = replace(wanted, orders=missing)
+            runner = replace(request, orders=missing)
             result = runner.ask(self.subject, self.saliency, self.explained, self.other_class)
             for order in missing:
-                curves[order] = self._sweeps(wanted)[order, wanted.steps] = result.along(order)
-        return SweepResult.joined([curves[order] for order in wanted.orders])
+                curves[order] = self._sweeps(request)[order, request.steps] = result.along(order)
+        return SweepResult.joined([curves[order] for order in request.orders])
 
     def plan(self, sweeps: list[PerturbationSweep]) -> None:
         """Make the finest of each kind and order first, so that the others are read off it."""
@@ -63,18 +63,20 @@ class Case:
         for kind in sorted(orders, key=lambda sweep: -sweep.steps):
             self.sweep(replace(kind, orders=tuple(order for order in ORDERS if order in orders[kind])))
 
-    def _curves(self, wanted: PerturbationSweep) -> dict[Order, SweepResult]:
-        """Curves made so far that have all points of those wanted, on the grid of these."""
+    def _curves(self, request: PerturbationSweep) -> dict[Order, SweepResult]:
+        """Curves made so far that have all points of those requested, on the grid of these."""
         return {
-            order: result.every(steps // wanted.steps)
-            for (order, steps), result in self._sweeps(wanted).items()
-            if order in wanted.orders and steps % wanted.steps == 0 and (wanted.grid == "even" or steps == wanted.steps)
+            order: result.every(steps // request.steps)
+            for (order, steps), result in self._sweeps(request).items()
+            if order in request.orders
+            and steps % request.steps == 0
+            and (request.grid == "even" or steps == request.steps)
         }
 
-    def _sweeps(self, wanted: PerturbationSweep) -> dict[tuple[Order, int], SweepResult]:
-        """Curves made so far that differ from those wanted by their order and steps alone."""
+    def _sweeps(self, request: PerturbationSweep) -> dict[tuple[Order, int], SweepResult]:
+        """Curves made so far that differ from those requested by their order and steps alone."""
         sweeps: dict[tuple[Order, int], SweepResult]
-        sweeps = self._done.setdefault(("sweep", replace(wanted, steps=1, orders=ORDERS)), {})
+        sweeps = self._done.setdefault(("sweep", replace(request, steps=1, orders=ORDERS)), {})
         return sweeps
 
     def passes(self, runner: Runner[T], *args: Any) -> T:

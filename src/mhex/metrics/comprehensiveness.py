@@ -23,7 +23,7 @@ class ShareResult(PassResult):
     alone: Tensor  # with each share kept alone, of the same shape
 
     def of(self, scored: str) -> tuple[Tensor, Tensor, Tensor]:
-        """All of one class: (B, 1), (B, K) and (B, K)."""
+        """Probabilities of one class before, without and alone: (B, 1), (B, K) and (B, K)."""
         column = column_of(scored, ~self.before.isnan())
         return self.before[:, None, column], self.without[..., column], self.alone[..., column]
 

@@ -14,12 +14,13 @@ from mhex.inputs.parts import FORM, InputParts
 from mhex.metrics.base import PerImage
 from mhex.metrics.case import Case
 from mhex.metrics.protocols import Protocol
+from mhex.metrics.registry import register_metric
 from mhex.perturb import at_size, check_map, text_units
 
 Worth = Literal["removal", "shapley"]
 CLEAR = 0.1  # share of the largest worth by which worths must differ to be told apart
 _MOST = 10  # parts of an input with Shapley values, which need the input without every subset of them
-TRAPS = (
+_TRAPS = (
     "Needs `parts` in the data. Truth is what this model loses without a part, so inputs without it must be natural to "
     "the model. Inputs with a wrong answer, or whose evidence by construction is not what the model uses, are "
     "skipped and counted."
@@ -63,7 +64,7 @@ class PartScores:
 
 
 def evidence(members: Tensor, worth: Tensor, least: float) -> Tensor:
-    """Units of the parts that count as evidence, bool (U,)."""
+    """Units of the parts whose worth is at least this share of the largest, bool (U,)."""
     return members[worth >= least * worth.max()].any(0)
 
 
@@ -80,6 +81,12 @@ class TruthMetric(PerImage):
 
     def of(self, case: Case) -> tuple[Any, ...]:
         return (case.once(("part scores", self.protocol.worth), lambda: part_scores(case, self.protocol.worth)),)
+
+
+def register_truth(name: str, *, traps: str, protocol: type[WorthProtocol] = TruthProtocol, **facts: Any) -> Any:
+    """Register a metric of known evidence, as `register_metric` does, with what all of them share."""
+    facts |= {"passes": "F per part", "traps": f"{_TRAPS} {traps}", "data": ("parts",)}
+    return register_metric(name, presets={"default": protocol(), "shapley": protocol("shapley")}, **facts)
 
 
 def part_scores(case: Case, kind: Worth) -> PartScores:
@@ -133,7 +140,7 @@ def worth_of_parts(case: Case, parts: Sequence[InputParts | None], kind: Worth) 
     groups = [[] if part is None else _groups(len(part), kind) for part in parts]
     changed = [part.remove(group) for part, rows in zip(parts, groups, strict=True) if part for group in rows]
     classes = _classes(case)[:, None]
-    whole = case.subject.read(case.subject.logits, classes)[0][:, 0].double().cpu()
+    intact = case.subject.read(case.subject.logits, classes)[0][:, 0].double().cpu()
     lengths = torch.tensor([len(rows) for rows in groups], device=classes.device)
     values = torch.zeros(0, dtype=torch.float64)
     if changed:
@@ -144,7 +151,7 @@ def worth_of_parts(case: Case, parts: Sequence[InputParts | None], kind: Worth) 
             worth.append(torch.zeros(0, dtype=torch.float64))
             continue
         outcomes = dict(zip(groups[n], scores.tolist(), strict=True))
-        outcomes[()] = float(whole[n])
+        outcomes[()] = float(intact[n])
         row = _removal(len(part), outcomes) if kind == "removal" else _shapley(len(part), outcomes)
         worth.append(row if _behaves(case, n, part, row) else torch.full_like(row, torch.nan))
     return worth
@@ -179,9 +186,9 @@ def _behaves(case: Case, n: int, part: InputParts, worth: Tensor) -> bool:
     label = None if case.subject.label is None else int(case.subject.label[n])
     if label is None:
         return True
-    other = -1 if case.other_class is None else int(case.other_class[n])
+    second = -1 if case.other_class is None else int(case.other_class[n])
     explained, predicted = int(_classes(case)[n]), int(case.subject.predicted[n])
-    if predicted not in (label, other) or explained not in (label, other):
+    if predicted not in (label, second) or explained not in (label, second):
         return False
     if part.signs is None or explained != label:
         return True

@@ -3,18 +3,13 @@
 import torch
 from torch import Tensor
 
-from mhex.metrics import register_metric
-from mhex.metrics.truth import TRAPS, PartScores, TruthMetric, TruthProtocol, evidence
+from mhex.metrics.truth import PartScores, TruthMetric, evidence, register_truth
 
 
 def truth_auroc(parts: PartScores, least: float = 0.5) -> Tensor:
     """Probability that a unit of the evidence scores higher than one outside, ties counting half, (B,).
 
     NaN where a sample does not count, or all of it is evidence.
-
-    Args:
-        parts: Scores and worth of parts.
-        least: A part has worth from this share of the largest on.
     """
 
     def area(scores: Tensor, members: Tensor, worth: Tensor) -> Tensor:
@@ -27,15 +22,12 @@ def truth_auroc(parts: PartScores, least: float = 0.5) -> Tensor:
     return parts.each(area)
 
 
-@register_metric(
+@register_truth(
     "truth-auroc",
     function=truth_auroc,
     title="Do pixels or words of the evidence score higher than all others?",
     paper="Arras, Osman & Samek, CLEVR-XAI, Information Fusion 2022, arXiv:2003.07258 (kin: ground truth by questions)",
-    passes="F per part",
-    traps=f"{TRAPS} 0.5 is chance. A map at the outlines of the evidence loses what is inside of them.",
-    data=("parts",),
-    presets={"default": TruthProtocol(), "shapley": TruthProtocol("shapley")},
+    traps="0.5 is chance. A map at the outlines of the evidence loses what is inside of them.",
 )
 class TruthAuroc(TruthMetric):
     """Mean over inputs; higher is better."""

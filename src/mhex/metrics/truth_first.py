@@ -2,17 +2,11 @@
 
 from torch import Tensor
 
-from mhex.metrics import register_metric
-from mhex.metrics.truth import TRAPS, PartScores, TruthMetric, TruthProtocol, part_means
+from mhex.metrics.truth import PartScores, TruthMetric, part_means, register_truth
 
 
 def truth_first(parts: PartScores, least: float = 0.5) -> Tensor:
-    """`[argmax_o mean S(o) has worth]`, (B,); of equal maxima, the share that has. NaN where a sample does not count.
-
-    Args:
-        parts: Scores and worth of parts.
-        least: A part has worth from this share of the largest on.
-    """
+    """`[argmax_o mean S(o) has worth]`, (B,); of equal maxima, the share. NaN where a sample does not count."""
 
     def hit(scores: Tensor, members: Tensor, worth: Tensor) -> Tensor:
         means = part_means(scores, members)
@@ -21,15 +15,12 @@ def truth_first(parts: PartScores, least: float = 0.5) -> Tensor:
     return parts.each(hit)
 
 
-@register_metric(
+@register_truth(
     "truth-first",
     function=truth_first,
     title="Is the part with the highest mean score one that the model uses?",
     paper="Kim et al., BAM, 2019, arXiv:1907.09701; Zhou et al., AAAI 2022, arXiv:2104.14403 (kin: planted evidence)",
-    passes="F per part",
-    traps=f"{TRAPS} By chance it is the share of parts that have worth; what lies outside of all parts is not seen.",
-    data=("parts",),
-    presets={"default": TruthProtocol(), "shapley": TruthProtocol("shapley")},
+    traps="By chance it is the share of parts that have worth; what lies outside of all parts is not seen.",
 )
 class TruthFirst(TruthMetric):
     """Share of inputs; higher is better."""

@@ -3,17 +3,11 @@
 import torch
 from torch import Tensor
 
-from mhex.metrics import register_metric
-from mhex.metrics.truth import TRAPS, PartScores, TruthMetric, TruthProtocol, evidence
+from mhex.metrics.truth import PartScores, TruthMetric, evidence, register_truth
 
 
 def truth_mass(parts: PartScores, least: float = 0.5) -> Tensor:
-    """`sum_evidence |S| / sum |S|`, (B,); 0 for a map of zeros. NaN where a sample does not count.
-
-    Args:
-        parts: Scores and worth of parts.
-        least: A part has worth from this share of the largest on.
-    """
+    """`sum_evidence |S| / sum |S|`, (B,); 0 for a map of zeros. NaN where a sample does not count."""
 
     def share(scores: Tensor, members: Tensor, worth: Tensor) -> Tensor:
         mass = scores.abs()
@@ -22,15 +16,12 @@ def truth_mass(parts: PartScores, least: float = 0.5) -> Tensor:
     return parts.each(share)
 
 
-@register_metric(
+@register_truth(
     "truth-mass",
     function=truth_mass,
     title="How much of the map lies on the evidence?",
     paper="Arras, Osman & Samek, CLEVR-XAI, Information Fusion 2022, arXiv:2003.07258 (relevance mass accuracy)",
-    passes="F per part",
-    traps=f"{TRAPS} Rewards contrast: the square of a map has more mass at its peak and the same order.",
-    data=("parts",),
-    presets={"default": TruthProtocol(), "shapley": TruthProtocol("shapley")},
+    traps="Rewards contrast: the square of a map has more mass at its peak and the same order.",
 )
 class TruthMass(TruthMetric):
     """Mean over inputs; higher is better."""

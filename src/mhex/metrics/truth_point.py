@@ -2,31 +2,22 @@
 
 from torch import Tensor
 
-from mhex.metrics import register_metric
-from mhex.metrics.truth import TRAPS, PartScores, TruthMetric, TruthProtocol, evidence
+from mhex.metrics.truth import PartScores, TruthMetric, evidence, register_truth
 
 
 def truth_point(parts: PartScores, least: float = 0.5) -> Tensor:
-    """`[argmax S in evidence]`, (B,); of equal maxima, the share inside. NaN where a sample does not count.
-
-    Args:
-        parts: Scores and worth of parts.
-        least: A part has worth from this share of the largest on.
-    """
+    """`[argmax S in evidence]`, (B,); of equal maxima, the share inside. NaN where a sample does not count."""
     return parts.each(
         lambda scores, members, worth: evidence(members, worth, least)[scores == scores.max()].double().mean()
     )
 
 
-@register_metric(
+@register_truth(
     "truth-point",
     function=truth_point,
     title="Is the highest score of the map on a part that the model uses?",
     paper="Zhang et al., Excitation Backprop, ECCV 2016, arXiv:1608.00507 (the pointing game, with measured evidence)",
-    passes="F per part",
-    traps=f"{TRAPS} Looks at one point, so it is noisy; a coarse map is brought to the pixels by interpolation.",
-    data=("parts",),
-    presets={"default": TruthProtocol(), "shapley": TruthProtocol("shapley")},
+    traps="Looks at one point, so it is noisy; a coarse map is brought to the pixels by interpolation.",
 )
 class TruthPoint(TruthMetric):
     """Share of inputs; higher is better."""

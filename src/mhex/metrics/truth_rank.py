@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor
 
-from mhex.metrics import register_metric
-from mhex.metrics.truth import CLEAR, TRAPS, PartScores, TruthMetric, WorthProtocol, part_means
+from mhex.metrics.truth import CLEAR, PartScores, TruthMetric, WorthProtocol, part_means, register_truth
 
 
 def truth_rank(parts: PartScores) -> Tensor:
@@ -23,15 +22,13 @@ def truth_rank(parts: PartScores) -> Tensor:
     return parts.each(gamma)
 
 
-@register_metric(
+@register_truth(
     "truth-rank",
     function=truth_rank,
     title="Are parts ranked as their worth to the model ranks them?",
     paper="Goodman & Kruskal, JASA 49, 1954 (gamma); worth by intervention",
-    passes="F per part",
-    traps=f"{TRAPS} Maps that only say how much, and not for or against, rank parts against the class wrongly.",
-    data=("parts",),
-    presets={"default": WorthProtocol(), "shapley": WorthProtocol("shapley")},
+    traps="Maps that only say how much, and not for or against, rank parts against the class wrongly.",
+    protocol=WorthProtocol,
 )
 class TruthRank(TruthMetric):
     """Mean over inputs; higher is better."""

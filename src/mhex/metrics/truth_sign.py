@@ -3,18 +3,14 @@
 import torch
 from torch import Tensor
 
-from mhex.metrics import register_metric
-from mhex.metrics.truth import CLEAR, TRAPS, PartScores, TruthMetric, TruthProtocol, part_means
+from mhex.metrics.truth import CLEAR, PartScores, TruthMetric, part_means, register_truth
 
 
 def truth_sign(parts: PartScores, least: float = 0.5) -> Tensor:
     """Share of the parts for the class with a mean score above 0, and of those against it with one below 0, (B,).
 
-    The mean of both shares. NaN where nothing speaks against the class, or the sample does not count.
-
-    Args:
-        parts: Scores and worth of parts. Against the class is what loses a tenth of the largest worth or more.
-        least: A part is for the class from this share of the largest worth on.
+    The mean of both shares; against the class are parts with minus a tenth of the largest worth or less. NaN where
+    nothing speaks against the class, or the sample does not count.
     """
 
     def agreement(scores: Tensor, members: Tensor, worth: Tensor) -> Tensor:
@@ -28,15 +24,12 @@ def truth_sign(parts: PartScores, least: float = 0.5) -> Tensor:
     return parts.each(agreement)
 
 
-@register_metric(
+@register_truth(
     "truth-sign",
     function=truth_sign,
     title="Do parts against the class score below 0, and parts for it above?",
     paper="Signed agreement with worth by intervention",
-    passes="F per part",
-    traps=f"{TRAPS} A map without signs has 0.5. Only inputs with a part against the class count.",
-    data=("parts",),
-    presets={"default": TruthProtocol(), "shapley": TruthProtocol("shapley")},
+    traps="A map without signs has 0.5. Only inputs with a part against the class count.",
 )
 class TruthSign(TruthMetric):
     """Mean over inputs; higher is better."""

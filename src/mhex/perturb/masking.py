@@ -21,7 +21,7 @@ class MaskedResult(PassResult):
     scaled: Tensor  # maps from 0 to 1, (B, H, W), or (B, T)
 
     def of(self, scored: str) -> tuple[Tensor, Tensor]:
-        """Both of one class, (B,)."""
+        """Probabilities of one class before and after, (B,) each."""
         column = column_of(scored, ~self.before.isnan())
         return self.before[:, column], self.after[:, column]
 

@@ -107,7 +107,7 @@ def _neighbours(values: Tensor) -> Tensor:
 
 
 def _grids(hole: Tensor, dtype: torch.dtype) -> list[_Grid]:
-    """Of the pixels, and of ever larger blocks as long as some have no kept pixel."""
+    """Grids of the pixels, and of ever larger blocks as long as some have no kept pixel."""
     grids = []
     while bool(hole.any()):
         grids.append(_Grid(hole, dtype))

@@ -145,7 +145,7 @@ class Subject:
 
     @cached_property
     def logits(self) -> Tensor:
-        """Of the samples as they are, (B, C), float32 or better; one pass for all metrics."""
+        """Logits of the samples as they are, (B, C), float32 or better; one pass for all metrics."""
         bad = [i for i, finite in zip(self.ids, self.finite.tolist(), strict=True) if not finite]
         if bad:
             raise ArgumentError(
@@ -278,7 +278,7 @@ class Subject:
         return torch.where(classes == top, below, low)
 
     def probabilities(self, logits: Tensor, classes: Tensor) -> Tensor:
-        """Of classes (M, J), float64; NaN where there is none."""
+        """Probabilities of classes (M, J), float64; NaN where there is none."""
         z, norm = self.read(logits, classes)
         return (z - norm).exp().masked_fill(classes < 0, torch.nan)
 

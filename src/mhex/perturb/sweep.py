@@ -12,10 +12,10 @@ from torch import Tensor
 from mhex._settings import check_choice, check_seed, check_that
 from mhex.capture import Batch
 from mhex.inputs.words import POOLING, Pooling, Words, check_pooling, check_split
-from mhex.perturb.grids import Grid, area, counts, random_counts
+from mhex.perturb.curves import Grid, area, counts, random_counts
 from mhex.perturb.references import PIXELS, WORDS, imputed
-from mhex.perturb.removal import Removal
 from mhex.perturb.subject import Change, PassResult, Runner, Subject, column_of
+from mhex.perturb.unit_removal import UnitRemoval
 from mhex.perturb.units import Tie, Units, generator_for, ranks, removed_words, units_of
 
 Order = Literal["mif", "lif"]
@@ -156,7 +156,7 @@ class PerturbationSweep(Runner[SweepResult]):
     def ask(
         self, subject: Subject, saliency: Tensor, explained: Tensor | None = None, other_class: Tensor | None = None
     ) -> SweepResult:
-        """Remove and ask.
+        """Run the model with units removed.
 
         Args:
             subject: The samples, whose other passes are shared.
@@ -177,7 +177,7 @@ class PerturbationSweep(Runner[SweepResult]):
         tables = [row.view(len(last), grid.shape[1], *row.shape[1:]).transpose(1, 2) for row in rows]
         return SweepResult(tuple(subject.ids), classes, grid, units, *tables, runner=self, weights=weights)
 
-    def ranked(self, subject: Subject, saliency: Tensor) -> Removal:
+    def ranked(self, subject: Subject, saliency: Tensor) -> UnitRemoval:
         """Units in the order of their importance."""
         units = units_of(subject, saliency, self.reference, self.granularity, self.words, self.pooling)
         rank = ranks(units.scores, subject.ids, self.seed, self.tie, units.counted)
@@ -192,7 +192,7 @@ class PerturbationSweep(Runner[SweepResult]):
             radius=self.radius,
             words=self.words,
         )
-        return Removal(subject, units, rank, self._change(subject, units), (kind, units.layout))
+        return UnitRemoval(subject, units, rank, self._change(subject, units), (kind, units.layout))
 
     def _change(self, subject: Subject, units: Units) -> Change:
         """From removed units (M, N) of samples (M,) to inputs for the model."""

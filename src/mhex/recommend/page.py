@@ -11,7 +11,7 @@ from mhex.judge.report import Evaluation
 from mhex.judge.store import explanations_from
 from mhex.recommend.answer import Recommendation
 from mhex.recommend.race import spoken
-from mhex.stats.simultaneous import LEAST
+from mhex.stats.simultaneous import MIN_IMAGES
 from mhex.viz.charts import box_figure, styles_of
 from mhex.viz.pages import charts_html, page, part, sample_html
 
@@ -33,7 +33,7 @@ def recommendation_page(advice: Recommendation) -> str:
         "How it was made": facts_html(entry),
     }
     title = f"Which method explains {advice.call['model']} best?"
-    return page(title, advice.sentences()[0], sections_of(_TEMPLATE, pieces, few=LEAST))
+    return page(title, advice.sentences()[0], sections_of(_TEMPLATE, pieces, few=MIN_IMAGES))
 
 
 def first_pieces(advice: Recommendation) -> dict[str, str]:

@@ -24,26 +24,28 @@ from mhex.judge.plan import MethodGiven, MethodRun, method_runs
 from mhex.judge.report import Report
 from mhex.methods import all_methods, get_method
 from mhex.perturb import Subject
-from mhex.recommend.rounds import FRESH, Rounds
+from mhex.recommend.elimination import FRESH, Rounds
 from mhex.recommend.score import DEFAULT, ScoreGiven, score_of
 
 Clock = Callable[[], float]
 AIM = 10  # samples for all before the first leave: fewer show little that holds for twenty methods
 _UNITS = {"": 1, "s": 1, "sec": 1, "second": 1, "m": 60, "min": 60, "minute": 60, "h": 3600, "hour": 3600}
-_SHORT = 0.1  # seconds below which the time at work may be too coarse
-_DOUBT = 2  # a guess may be so far off
-_LIMIT = 0.2  # of the budget is the most that so many samples by one method may cost, where there are many methods
-_ALL = 0.8  # and so much where it is the only one
-_FAR = 2.5  # times the mean cost of the others is more than a fair share
-_MAPS = 3  # of each sample where the score explains again: of its class, of another, and with noise
-_UNKNOWN = 400.0  # forward passes that a method is taken to need for a map, if it does not say
-_CANNOT = (UnsupportedModelError, CaptureError, MissingExtraError)
-_TRYING = 0.4  # of the budget at most is spent on the first image, by which costs are learnt
-_AGAIN = 0.1  # and so much on a second try of those that seem too slow
-_WARM = 0.02  # and so much on timing plain forward passes, unless they differ, as on a busy machine
-_PASSES, _ALIKE = 5, 2.0  # so many of them at most, and how far apart the two quickest may be
-_FIRST, _MOST = 0.4, 0.75  # of what is left then goes to the first round, and up to so much if samples are few
-_SPARE = 1.1  # times what samples cost together: tried one by one, methods share no passes
+_MIN_TIMED_SECONDS = 0.1  # below it, the clock of the process may be too coarse
+_GUESS_ERROR = 2  # a cost guessed from forward passes may be wrong by this factor
+_SAMPLE_SHARE = 0.2  # of the budget: the most that AIM samples by one of many methods may cost
+_SOLE_METHOD_SHARE = 0.8  # of the budget: the same where there is one method alone
+_SLOW_FACTOR = 2.5  # times the mean cost of the other methods: a method above it is slow
+_SCORE_MAPS = 3  # maps of a sample where the score explains again: its class, another class, and with noise
+_DEFAULT_PASSES = 400.0  # forward passes of a map by a method that does not say how many it needs
+_UNSUPPORTED = (UnsupportedModelError, CaptureError, MissingExtraError)
+_TRIAL_SHARE = 0.4  # of the budget: the most for the first image, by which costs are measured
+_RETRY_SHARE = 0.1  # of the budget: the most for a second trial of slow methods
+_FORWARD_SHARE = 0.02  # of the budget, for timing plain forward passes; _RETRY_SHARE if they differ on a busy machine
+_FORWARD_PASSES = 5  # that are timed at most
+_TIMING_RATIO = 2.0  # of the two quickest passes: below it, the quickest can be believed
+_FIRST_ROUND_SHARE = 0.4  # of the time after the trials
+_FIRST_ROUND_MAX_SHARE = 0.75  # of this time, where the first round has fewer samples than AIM
+_TRIAL_OVERHEAD = 1.1  # cost of a sample as tried, method by method, to its cost with all methods, which share passes
 _PICTURES = 3  # samples whose maps are saved for the page
 
 
@@ -89,8 +91,8 @@ class Budget:
 
         def seconds() -> float:
             counted = passed = self.clock() - begun
-            if self.work is not None and passed >= _SHORT:
-                counted = min(passed, max(_SHORT, self.work() - busy))
+            if self.work is not None and passed >= _MIN_TIMED_SECONDS:
+                counted = min(passed, max(_MIN_TIMED_SECONDS, self.work() - busy))
             self._passed += passed
             self._counted += counted
             return counted
@@ -120,18 +122,18 @@ class Costs:
     budget: float  # seconds of the race
     methods: int  # that wanted to race
     seconds: dict[str, float] = field(default_factory=dict)  # to explain and judge a sample, by label of the method
-    _seen: dict[str, int] = field(default_factory=dict)
+    _visits: dict[str, int] = field(default_factory=dict)
 
     @property
     def limit(self) -> float:
         """Seconds that a sample by one method may take."""
-        return max(_LIMIT, _ALL / self.methods) * self.budget / AIM
+        return max(_SAMPLE_SHARE, _SOLE_METHOD_SHARE / self.methods) * self.budget / AIM
 
     def note(self, name: str, seconds: float) -> None:
         """Note a measured cost: the least of the first two, because either may hold a cold start or a wait."""
-        visits, before = self._seen.get(name, 0), self.seconds.get(name, seconds)
+        visits, before = self._visits.get(name, 0), self.seconds.get(name, seconds)
         self.seconds[name] = min(before, seconds) if visits < 2 else (before + seconds) / 2
-        self._seen[name] = visits + 1
+        self._visits[name] = visits + 1
 
     def total(self, methods: Iterable[MethodRun]) -> float:
         """Seconds of a sample by all of these."""
@@ -142,17 +144,17 @@ class Costs:
         slow = []
         for method in methods:
             rivals = [rival for rival in methods if rival is not method]
-            fair = _FAR * self.total(rivals) / len(rivals) if rivals else math.inf
+            fair = _SLOW_FACTOR * self.total(rivals) / len(rivals) if rivals else math.inf
             if self.seconds[method.label] > max(self.limit, fair):
                 slow.append(method)
         return slow
 
-    def crowding(self, methods: list[MethodRun], time: float) -> list[MethodRun]:
-        """Slow methods that keep all others from having enough samples in the time for these, the slowest first."""
+    def blocking(self, methods: list[MethodRun], time: float) -> list[MethodRun]:
+        """Slow methods without which the others would have enough samples in this time, the slowest first."""
         ordered, slow = sorted(methods, key=lambda method: self.seconds[method.label]), []
         while len(ordered) > 2 and (AIM - 1) * self.total(ordered) > time:
             *quicker, slowest = ordered
-            if self.seconds[slowest.label] <= _FAR * self.total(quicker) / len(quicker):
+            if self.seconds[slowest.label] <= _SLOW_FACTOR * self.total(quicker) / len(quicker):
                 break
             slow.append(slowest)
             ordered = quicker
@@ -173,7 +175,7 @@ def passes(method: MethodRun) -> float:
     options = {**spec.options, **method.options}.values()
     numbers = [value for value in options if isinstance(value, int) and not isinstance(value, bool)]
     # With a backward pass each, where the method says so.
-    return float(max(numbers, default=0)) * (3 if "B" in spec.passes else 1) or _UNKNOWN
+    return float(max(numbers, default=0)) * (3 if "B" in spec.passes else 1) or _DEFAULT_PASSES
 
 
 class Race:
@@ -195,7 +197,7 @@ class Race:
             budget.work = time.process_time
         anatomy = find_anatomy(run.model, run.subject.batch)
         self.score = score_of(score, anatomy.modality, run.seed)
-        self._maps = _MAPS if self.score.metric.spec.explains else 1
+        self._maps = _SCORE_MAPS if self.score.metric.spec.explains else 1
         needs = self.score.metric.needs
         for name in needs:
             look_for(name, f"The score {self.score.metric.label!r}", [run.first], iter(()))
@@ -208,9 +210,9 @@ class Race:
         methods_only = [entry for entry in entries if not str(entry).startswith(PREFIX)]
         advice = ": they take part, and are never recommended"
         check_that(bool(methods_only) or not entries, "methods", "control maps alone", advice)
-        every = methods == "all"
-        self.entrants = method_runs("all" if every else methods_only, anatomy, controls=True)  # with control maps
-        refusals = {spec.name: spec.refusal(anatomy) for spec in all_methods().values() if every}
+        is_all = methods == "all"
+        self.entrants = method_runs("all" if is_all else methods_only, anatomy, controls=True)  # with control maps
+        refusals = {spec.name: spec.refusal(anatomy) for spec in all_methods().values() if is_all}
         self.left_out = {name: why for name, why in refusals.items() if why}
         self.too_slow: dict[str, float] = {}
         self.rounds: Rounds | None = None  # None until all were tried, or where no method can be raced
@@ -298,17 +300,17 @@ class Race:
         if first is None:
             raise ArgumentError("Expected at least one sample, but the data is empty.")
         ordered = sorted(self.entrants, key=lambda method: (not method.control, passes(method)))
-        self._rehearse(first, [method for method in ordered if not self._hopeless(method, forward)])
+        self._warm_up(first, [method for method in ordered if not self._exceeds_estimate(method, forward)])
         spent, unsure = 0.0, True
         for method in ordered:
-            if unsure and self._hopeless(method, forward):
+            if unsure and self._exceeds_estimate(method, forward):
                 # No method leaves because the machine was busy for a moment.
-                again = self._forward()
-                forward, unsure = min(forward, again), again * _ALIKE < forward
+                second = self._forward()
+                forward, unsure = min(forward, second), second * _TIMING_RATIO < forward
             guess = self._maps * passes(method) * forward
-            if self._hopeless(method, forward):
+            if self._exceeds_estimate(method, forward):
                 self._leave(method, guess, self.costs.needed(guess), tried=False)
-            elif not method.control and guess > min(_TRYING * self.budget.seconds - spent, self.budget.remaining):
+            elif not method.control and guess > min(_TRIAL_SHARE * self.budget.seconds - spent, self.budget.remaining):
                 needed = 2 * self.budget.seconds
                 self.left_out[method.label] = f"there was no time to try it; give a budget of about {spoken(needed)}"
                 self.too_slow[method.label] = needed
@@ -316,7 +318,7 @@ class Race:
                 self.say(f"trying {method.label}")
                 try:
                     self._judge(0, first, [method])
-                except _CANNOT as error:
+                except _UNSUPPORTED as error:
                     reason = error.reason if isinstance(error, UnsupportedModelError) else str(error)
                     self.left_out[method.label] = reason
                 # Without waits for other processes.
@@ -328,10 +330,10 @@ class Race:
         subject = Subject(self.run.entrances[self.run.model], self.run.prepared, outputs=self.run.outputs)
         times = [math.inf] if subject.logits.numel() else []
         begun = self.budget.clock()
-        while len(times) < _PASSES:
+        while len(times) < _FORWARD_PASSES:
             if len(times) > 1:
                 least, second = sorted(times)[:2]  # the least can be believed if the next is about the same
-                share = _WARM if second <= _ALIKE * least else _AGAIN
+                share = _FORWARD_SHARE if second <= _TIMING_RATIO * least else _RETRY_SHARE
                 if self.budget.clock() - begun >= share * self.budget.seconds:
                     break
             seconds = self.budget.timer()
@@ -340,12 +342,12 @@ class Race:
             times.append(seconds())
         return min(times)
 
-    def _hopeless(self, method: MethodRun, forward: float) -> bool:
-        """Whether a method is too slow to be tried, if a guess by the seconds of a pass is worth anything."""
-        return not method.control and self._maps * passes(method) * forward > _DOUBT * self.costs.limit
+    def _exceeds_estimate(self, method: MethodRun, forward: float) -> bool:
+        """Whether the cost guessed from the seconds of a forward pass is too high for a trial."""
+        return not method.control and self._maps * passes(method) * forward > _GUESS_ERROR * self.costs.limit
 
-    def _rehearse(self, first: Samples, methods: list[MethodRun]) -> None:
-        """Judge by the first method that can, and forget it, so that nobody's cost has what is loaded on the way."""
+    def _warm_up(self, first: Samples, methods: list[MethodRun]) -> None:
+        """Judge by the first method that can, and drop the rows, so that no measured cost includes loading."""
         aside = copy(self.run)
         aside.skipped = {}
         aside.keep(curves=False)
@@ -354,25 +356,25 @@ class Race:
                 continue
             try:
                 judge_batch(aside, first, self.run.prepared, [method], [self.score.metric])
-            except _CANNOT:
+            except _UNSUPPORTED:
                 continue  # the reason is noted when the method is tried
             return
 
     def _leave_out(self) -> None:
         """Leave out methods that are too slow by what was measured twice."""
         slow = self.costs.over(self._methods)
-        rest = [method for method in self._methods if method not in slow]
-        for method in [*slow, *self.costs.crowding(rest, _MOST * self.budget.remaining)]:
+        rivals = [method for method in self._methods if method not in slow]
+        for method in [*slow, *self.costs.blocking(rivals, _FIRST_ROUND_MAX_SHARE * self.budget.remaining)]:
             # It may have been slow once: the machine was busy, or something was loaded.
             piece, seconds = self.pieces.get(1), self.costs.seconds[method.label]
-            until = (_TRYING + _AGAIN) * self.budget.seconds
+            until = (_TRIAL_SHARE + _RETRY_SHARE) * self.budget.seconds
             if piece is not None and self.budget.used + len(piece.ids) * seconds < until:
                 self._judge(1, piece, [method])
         for method in self.costs.over(self._methods):
             seconds = self.costs.seconds[method.label]
             self._leave(method, seconds, self.costs.needed(seconds))
         enough = self._enough(self.raced)
-        for method in self.costs.crowding(self._methods, _MOST * self.budget.remaining):
+        for method in self.costs.blocking(self._methods, _FIRST_ROUND_MAX_SHARE * self.budget.remaining):
             self._leave(method, self.costs.seconds[method.label], enough)
 
     def _leave(self, method: MethodRun, seconds: float, needed: float, tried: bool = True) -> None:
@@ -385,10 +387,8 @@ class Race:
 
     def _enough(self, methods: list[MethodRun]) -> float:
         """A budget, in seconds, by which all of these would have enough images in the first round."""
-        return max(
-            1.2 * self.budget.seconds,
-            _SPARE * AIM * self._seconds(method.label for method in methods) / _MOST + self.budget.reserve,
-        )
+        seconds = _TRIAL_OVERHEAD * AIM * self._seconds(method.label for method in methods)
+        return max(1.2 * self.budget.seconds, seconds / _FIRST_ROUND_MAX_SHARE + self.budget.reserve)
 
     def _until(self, alive: list[MethodRun], rounds: Rounds) -> float:
         """When a round ends, in seconds since the start."""
@@ -396,9 +396,9 @@ class Race:
         if rounds.further == 1:
             return self.budget.used + time
         if rounds.history:
-            return self.budget.used + min(time, max(time / rounds.further, _SPARE * (FRESH + 1) * cost))
-        pieces = math.ceil((AIM - 1) / PIECE)
-        return self.budget.used + min(_MOST * time, max(_FIRST * time, _SPARE * pieces * PIECE * cost))
+            return self.budget.used + min(time, max(time / rounds.further, _TRIAL_OVERHEAD * (FRESH + 1) * cost))
+        seconds = _TRIAL_OVERHEAD * math.ceil((AIM - 1) / PIECE) * PIECE * cost
+        return self.budget.used + min(_FIRST_ROUND_MAX_SHARE * time, max(_FIRST_ROUND_SHARE * time, seconds))
 
     def _round(self, alive: list[MethodRun], until: float) -> bool:
         """Judge more images by all methods still in it, until a time; whether there are more of them, and time."""
@@ -446,11 +446,11 @@ class Race:
             return
         subject = Subject(self.run.entrances[self.run.model], prepared, ids=samples.ids, outputs=self.run.outputs)
         labels = samples.label.to(subject.device)
-        known = (labels >= 0) & subject.logits.isfinite().all(1)
+        labelled = (labels >= 0) & subject.logits.isfinite().all(1)
         hits, count, _ = self.accuracy or (0, 0, 0)
-        right = int((subject.predicted == labels)[known].sum())
-        if bool(known.any()):
-            self.accuracy = hits + right, count + int(known.sum()), subject.count
+        right = int((subject.predicted == labels)[labelled].sum())
+        if bool(labelled.any()):
+            self.accuracy = hits + right, count + int(labelled.sum()), subject.count
 
     def _images(self, methods: Sequence[str]) -> int:
         """Number of images that count for all of these."""

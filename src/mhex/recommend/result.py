@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mhex.stats.intervals import resampled
-from mhex.stats.simultaneous import LEAST, best_set, shown_above_zero, simultaneous
+from mhex.stats.simultaneous import MIN_IMAGES, best_set, means_with_intervals, shown_above_zero
 
 LEVEL = 0.05  # of the error of all answers of one kind together
 NEGLIGIBLE = 0.2  # of the lead of the best over random maps: a smaller lead explains next to nothing
@@ -42,11 +42,7 @@ class RaceResult:
 
 
 def race_result(
-    values: Mapping[str, Tensor],
-    last: Sequence[str],
-    worse: Collection[str] = (),
-    level: float = LEVEL,
-    seed: int = 0,
+    values: Mapping[str, Tensor], last: Sequence[str], worse: Collection[str] = (), level: float = LEVEL, seed: int = 0
 ) -> RaceResult:
     """The result of a race.
 
@@ -68,7 +64,7 @@ def race_result(
     )
     answers = dict.fromkeys(values, "undecided") | dict.fromkeys(worse, "yes")
     for name in last:
-        if counts[name] >= LEAST:
+        if counts[name] >= MIN_IMAGES:
             answers[name] = "no" if members[name] or name == best else "yes"
     behind = behind_best(values, best, seed)
     order = sorted((name for name in values if name != best), key=lambda name: behind[name][0])
@@ -77,7 +73,7 @@ def race_result(
 
 def _sure(values: Mapping[str, Tensor], best: str, seed: int) -> float | None:
     """Share of resamples in which no method was ahead of the best; None for too few images."""
-    if int(values[best].isfinite().sum()) < LEAST:
+    if int(values[best].isfinite().sum()) < MIN_IMAGES:
         return None
     differences = [values[best] - scores for name, scores in values.items() if name != best]
     if not differences:
@@ -94,27 +90,27 @@ def behind_best(values: Mapping[str, Tensor], best: str, seed: int = 0) -> dict[
     An interval covers all pairs of the methods that were judged as long as this one, so that it also covers when the
     best was picked by these very images.
     """
-    found: dict[str, Span] = {best: (0.0, 0.0, 0.0)}
+    spans: dict[str, Span] = {best: (0.0, 0.0, 0.0)}
     for names, rows in _families(values):
-        others = [name for name in names if name not in found]
+        added = [name for name in names if name not in spans]
         family = list(dict.fromkeys([best, *names]))
         pairs = torch.triu_indices(len(family), len(family), 1)
         table = torch.stack([values[name][rows] for name in family], 1)
-        means, (low, high) = simultaneous(table[:, pairs[0]] - table[:, pairs[1]], seed=seed)
-        for name in others:  # the best is the first of the family, and so are its pairs
+        means, (low, high) = means_with_intervals(table[:, pairs[0]] - table[:, pairs[1]], seed=seed)
+        for name in added:  # the best is the first of the family, and so are its pairs
             place = family.index(name) - 1
-            found[name] = (float(means[place]), float(low[place]), float(high[place]))
-    return found
+            spans[name] = (float(means[place]), float(low[place]), float(high[place]))
+    return spans
 
 
 def means_with_spans(values: Mapping[str, Tensor], seed: int = 0) -> dict[str, Span]:
     """Means of methods with simultaneous 95 % intervals, by name, of values of each image, (n,)."""
-    found: dict[str, Span] = {}
+    spans: dict[str, Span] = {}
     for names, rows in _families(values):
-        means, (low, high) = simultaneous(torch.stack([values[name][rows] for name in names], 1), seed=seed)
-        spans = zip(means.tolist(), low.tolist(), high.tolist(), strict=True)
-        found = dict(zip(names, spans, strict=True)) | found
-    return found
+        means, (low, high) = means_with_intervals(torch.stack([values[name][rows] for name in names], 1), seed=seed)
+        family = zip(means.tolist(), low.tolist(), high.tolist(), strict=True)
+        spans = dict(zip(names, family, strict=True)) | spans
+    return spans
 
 
 def _families(values: Mapping[str, Tensor]) -> list[tuple[list[str], slice]]:
@@ -157,15 +153,15 @@ def beside_random(
         seed: Of flips.
     """
     above = shown_above(values, floor, methods, level, seed)
-    answers = {name: "above" if shown else "undecided" for name, shown in above.items()}
+    answers = {name: "above" if is_above else "undecided" for name, is_above in above.items()}
     if not above[best]:
         return answers
-    pairs = [(name, other) for name in methods for other in methods if name != other]
+    pairs = [(name, rival) for name in methods for rival in methods if name != rival]
     leads = {name: values[name] - values[floor] for name in methods}
     if pairs:
-        table = torch.stack([NEGLIGIBLE * leads[other] - leads[name] for name, other in pairs], 1)
-        shown = shown_above_zero(table, level, seed).tolist()
+        table = torch.stack([NEGLIGIBLE * leads[rival] - leads[name] for name, rival in pairs], 1)
+        tests = shown_above_zero(table, level, seed).tolist()
         answers |= {
-            name: "negligible" for (name, other), small in zip(pairs, shown, strict=True) if small and other == best
+            name: "negligible" for (name, rival), small in zip(pairs, tests, strict=True) if small and rival == best
         }
     return answers

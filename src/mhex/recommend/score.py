@@ -1,4 +1,4 @@
-"""By what methods are raced."""
+"""The score that ranks methods in a race: a metric, or weighted columns of one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FAITHFUL = "faithfulness"
 
 @dataclass(frozen=True)
 class Score:
-    """By what methods are raced."""
+    """The score that ranks methods in a race."""
 
     metric: MetricRun  # the metric whose rows are made
     # Weights of its columns; empty where the value of the metric itself is the score

@@ -344,7 +344,7 @@ class Flow:
         signed: bool,
         of_class: bool,
     ) -> tuple[list[Tensor], dict[str, Tensor]]:
-        """Relevance of kept tensors, and the books of the first one.
+        """Relevance of kept tensors, and the conservation record of the first one.
 
         In the gradient flow the score itself is handed down. In the relevance flow each logit starts with its share in
         the score, `o dy/do`, scaled to mass 1: a class with 1, or -1 if its logit is negative, so that scores above 0
@@ -359,7 +359,7 @@ class Flow:
         if not self.relevance:
             gradients = carry(y, torch.ones_like(y), tensors)
             relevances = [full(t.detach()) * full(g) for t, g in zip(tensors, gradients, strict=True)]
-            return relevances, _books(start, relevances[0], self.settle())
+            return relevances, _conservation(start, relevances[0], self.settle())
         mass = _per_sample(start.abs().flatten(1).sum(1), start)
         start = start / mass.where(mass > 0, 1.0)
         start = start if signed else start.abs()
@@ -379,7 +379,7 @@ class Flow:
                 relevance.add_(full(more) * _per_sample(sign, more))
             if (share := self.settle()) is not None:
                 losses += share * sign.flatten()
-        return relevances, _books(start, relevances[0], losses)
+        return relevances, _conservation(start, relevances[0], losses)
 
 
 def _start(y: Tensor, sources: Sequence[Tensor | None]) -> tuple[Tensor, Tensor]:
@@ -400,7 +400,7 @@ def _per_sample(samples: Tensor, like: Tensor) -> Tensor:
     return samples.reshape(-1, *[1] * (like.dim() - 1))
 
 
-def _books(start: Tensor, relevance: Tensor, lost: Tensor | None) -> dict[str, Tensor]:
+def _conservation(start: Tensor, relevance: Tensor, lost: Tensor | None) -> dict[str, Tensor]:
     """Relevance at the score and where it arrived, and what is missing, each (B,).
 
     `lost_to_biases` is what constants of the model took: biases, position embeddings, class tokens and, where the graph

@@ -12,7 +12,8 @@ from torch import Tensor
 from mhex._settings import check_that
 from mhex.stats.correlation import mean_ranks
 from mhex.stats.intervals import Summary, bootstrap, resampled
-from mhex.stats.paired_tests import FLIPS, at_floor, exchange, holm, sign_flip
+from mhex.stats.paired_tests import PAIR_FLIPS, at_floor, exchange, sign_flip
+from mhex.stats.simultaneous import holm
 
 _FLIPS_PER_PAIR = 50  # so that the correction for many pairs leaves a p that can be small enough
 _EXCHANGED = 20  # so many images change sides with everything computed again; more are told apart by resamples
@@ -78,7 +79,7 @@ class PairTests:
         return PairTests(self.counts[list(methods)], *pairs, _adjusted(p), self.n[selection], self.flips)
 
     def against(self, method: int, methods: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Of each of the methods less one: difference, and p corrected for these pairs alone, (len(methods),) each."""
+        """Differences of methods less one method, and p corrected for these pairs alone, (len(methods),) each."""
         keys = list(zip(self.first.tolist(), self.second.tolist(), strict=True))
         pairs = torch.tensor([keys.index((min(m, method), max(m, method))) for m in methods], dtype=torch.long)
         sign = torch.tensor([1.0 if m < method else -1.0 for m in methods], dtype=self.p.dtype)
@@ -98,7 +99,7 @@ def pair_tests(
     first, second = torch.triu_indices(values.shape[1], values.shape[1], 1)
     common = valid[:, first] & valid[:, second]
     n = common.sum(0)
-    flips = max(FLIPS, _FLIPS_PER_PAIR * len(first)) if flips is None else flips
+    flips = max(PAIR_FLIPS, _FLIPS_PER_PAIR * len(first)) if flips is None else flips
     if summary is None:
         d = (table[:, first] - table[:, second]).where(common, 0.0)
         difference = (d.sum(0) / n)[:, None]
@@ -145,12 +146,7 @@ def _spread(draws: Tensor) -> Tensor:
 
 
 def all_pairs(
-    values: Tensor,
-    seed: int = 0,
-    flips: int | None = None,
-    confidence: float = 0.95,
-    resamples: int = 2000,
-    summary: Summary | None = None,
+    values: Tensor, seed: int = 0, flips: int | None = None, resamples: int = 2000, summary: Summary | None = None
 ) -> dict[tuple[int, int], Paired]:
     """Every pair of methods, each on the images that both have: a method with few images weakens its own pairs alone.
 
@@ -173,7 +169,7 @@ def all_pairs(
             totals = rows.mean(-3)[..., 0] if summary is None else summary(rows.movedim(-2, -3))[..., 0]
             return totals[..., place[0]] - totals[..., place[1]]
 
-        ends[:, pairs] = torch.stack(bootstrap(part.flatten(1), differences, resamples, confidence, seed))
+        ends[:, pairs] = torch.stack(bootstrap(part.flatten(1), differences, resamples, seed=seed))
         if summary is None:
             single[:, pairs] = _image_numbers(part[:, place[0]] - part[:, place[1]])
     columns = torch.stack([tested.difference, *ends, tested.p, tested.adjusted, *single], 1)
@@ -193,7 +189,7 @@ def _by_images(common: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _image_numbers(d: Tensor) -> Tensor:
-    """Of differences (n, P): p of Wilcoxon, effect size, and share of images where the first is higher, (3, P)."""
+    """P of Wilcoxon, effect size, and share of images where the first is higher, (3, P), of differences (n, P)."""
     wilcoxon = [float(stats.wilcoxon(pair.numpy()).pvalue) if bool(pair.any()) else torch.nan for pair in d.unbind(1)]
     mean = d.mean(0)
     spread = d.std(0) if len(d) > 1 else torch.zeros_like(mean)

@@ -21,7 +21,7 @@ _EVERY_ORDER = 9  # so many values are put in every order
 _NO_SPREAD = 1e-13  # beside the size of the values: what rounding leaves of a constant
 
 
-def correlation(x: Tensor, y: Tensor) -> Tensor:
+def linear_correlation(x: Tensor, y: Tensor) -> Tensor:
     """Pearson's coefficient of rows (..., n) and (..., n), float64; NaN where a row is constant or empty."""
     if not x.shape[-1]:
         return torch.full(x.shape[:-1], torch.nan, dtype=torch.float64, device=x.device)
@@ -41,7 +41,7 @@ def _unit(x: Tensor) -> Tensor:
 
 def rank_correlation(first: Tensor, second: Tensor) -> Tensor:
     """Spearman's rho of rows (..., n) and (..., n), ties sharing a rank; NaN where a row is constant or empty."""
-    return correlation(mean_ranks(first), mean_ranks(second))
+    return linear_correlation(mean_ranks(first), mean_ranks(second))
 
 
 def rank_correlation_p(first: Tensor, second: Tensor) -> float:
@@ -105,7 +105,7 @@ def correlate(x: Values, y: Values, level: float, names: tuple[str, str]) -> tup
     a, b = _column(x, names[0]), _column(y, names[1])
     check_that(len(a) == len(b), f"as many values of {names[1]} as of {names[0]}, {len(a)}", len(b))
     n = len(a)
-    r = correlation(a, b) if n >= 3 else torch.tensor(torch.nan, dtype=torch.float64)
+    r = linear_correlation(a, b) if n >= 3 else torch.tensor(torch.nan, dtype=torch.float64)
     # Student's t with n - 2 degrees, by the unexplained variance; p may be too small for a number, and is 0 then.
     p = special.betainc(max(n - 2, 1) / 2, 0.5, float((1 - r) * (1 + r)))
     low, high = r * 0 - 1, r * 0 + 1  # NaN stays

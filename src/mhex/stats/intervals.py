@@ -11,7 +11,7 @@ from mhex._settings import check_choice, check_kind, check_seed, check_that
 
 Summary = Callable[[Tensor], Tensor]
 IntervalKind = Literal["percentile", "bca"]
-_AT_A_TIME = 4_000_000  # numbers that a part of the resamples may hold
+_CHUNK = 4_000_000  # numbers that a part of the resamples may hold
 _NOTHING = 1e-200  # a sum of squares below it is none
 
 
@@ -88,7 +88,7 @@ def resampled(rows: Tensor, summary: Summary, resamples: int = 2000, seed: int =
     check_that(right, "numbers (n, J) of at least one image", f"shape {tuple(rows.shape)}")
     check_that(resamples >= 1, "at least one resample", resamples)
     rows, generator = rows.cpu(), torch.Generator().manual_seed(check_seed("seed", seed) % 2**63)
-    part = max(1, _AT_A_TIME // rows.numel())
+    part = max(1, _CHUNK // rows.numel())
     shapes = [(min(part, resamples - start), len(rows)) for start in range(0, resamples, part)]
     return torch.cat([summary(rows[torch.randint(len(rows), shape, generator=generator)]) for shape in shapes])
 
@@ -112,7 +112,7 @@ def _acceleration(rows: Tensor, summary: Summary) -> Tensor:
     count = len(rows)
     if count == 1:
         return torch.zeros(1, dtype=torch.float64)
-    part, number = max(1, _AT_A_TIME // rows.numel()), torch.arange(count - 1)
+    part, number = max(1, _CHUNK // rows.numel()), torch.arange(count - 1)
     without = [number + (number >= image[:, None]) for image in torch.split(torch.arange(count), part)]
     outputs = torch.cat([summary(rows[images]) for images in without]).double()
     change = outputs.nanmean(0) - outputs

@@ -11,19 +11,21 @@ Tests go step by step (Romano and Wolf, 2005): what is shown is taken out, and t
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from mhex._settings import check_seed, check_that
+from mhex._settings import check_that
 from mhex.stats.intervals import Interval
+from mhex.stats.paired_tests import MAX_EXACT, all_flips, drawn_flips
 
-LEAST = 6  # images: flips of the signs of five show nothing at 0.05, two-sided, because 2 of 32 look alike
-FLIPS = 4000
-_EXACT = 12  # the signs of so many images are flipped in every way
-_AT_A_TIME = 1_000_000  # numbers that a part of the flips may hold
-_NO_SPREAD = 1e-12  # share of the mean square below which a variance is rounding
-_ALIKE = 1e-6  # statistics that differ by a smaller share are equal: sums in another order have other last digits
+MIN_IMAGES = 6  # images: flips of the signs of five show nothing at 0.05, two-sided, because 2 of 32 look alike
+FAMILY_FLIPS = 4000  # of signs, where they are too many to try all
+_CHUNK = 1_000_000  # numbers that a part of the flips may hold
+_ROUNDING = 1e-12  # share of the mean square below which a variance is rounding
+_TOLERANCE = 1e-6  # statistics that differ by a smaller share are equal: sums in another order have other last digits
 
 
 def best_set(values: Tensor, level: float = 0.05, seed: int = 0) -> Tensor:
@@ -47,14 +49,14 @@ def best_set(values: Tensor, level: float = 0.05, seed: int = 0) -> Tensor:
     drawn = drawn.abs()
     while int(members.sum()) > 1:
         pairs = members[first] & members[second]
-        shown = _p(observed[pairs].abs(), drawn[:, pairs]) <= level
-        losers = torch.where(observed[pairs] > 0, second[pairs], first[pairs])[shown]
-        rest = members.clone()
-        rest[losers] = False
+        rejected = _p(observed[pairs].abs(), drawn[:, pairs]) <= level
+        losers = torch.where(observed[pairs] > 0, second[pairs], first[pairs])[rejected]
+        survivors = members.clone()
+        survivors[losers] = False
         # Without images in common, methods may be above each other in a circle; then nothing is shown.
-        if not len(losers) or not bool(rest.any()):
+        if not len(losers) or not bool(survivors.any()):
             break
-        members = rest
+        members = survivors
     return members
 
 
@@ -65,70 +67,70 @@ def shown_above_zero(differences: Tensor, level: float = 0.05, seed: int = 0) ->
     """
     check_that(differences.dim() == 2, "differences (n, P)", f"shape {tuple(differences.shape)}")
     observed, drawn = _statistics(differences, seed, hall=True)
-    shown = torch.zeros(len(observed), dtype=torch.bool)
-    while not bool(shown.all()):
-        further = torch.zeros_like(shown)
-        further[~shown] = _p(observed[~shown], drawn[:, ~shown]) <= level
+    rejected = torch.zeros(len(observed), dtype=torch.bool)
+    while not bool(rejected.all()):
+        further = torch.zeros_like(rejected)
+        further[~rejected] = _p(observed[~rejected], drawn[:, ~rejected]) <= level
         if not bool(further.any()):
             break
-        shown |= further
-    return shown
+        rejected |= further
+    return rejected
 
 
-def simultaneous(numbers: Tensor, confidence: float = 0.95, seed: int = 0) -> tuple[Tensor, Interval]:
-    """Means (P,) of numbers (n, P), and intervals that cover all of them together; NaN where an image does not count.
+def means_with_intervals(numbers: Tensor, seed: int = 0) -> tuple[Tensor, Interval]:
+    """Means (P,) of numbers (n, P), and 95 % intervals that cover them together; NaN where an image does not count.
 
     Any mean may be picked after a look at the numbers, such as the highest, and its interval still covers. Ends are NaN
-    for fewer images than `LEAST`. They are infinite where images have so few different values that flips can make all
-    of them equal.
+    for fewer images than `MIN_IMAGES`, and infinite where the values of images are so alike that flips can make all of
+    them equal.
     """
     check_that(numbers.dim() == 2, "numbers (n, P)", f"shape {tuple(numbers.shape)}")
     table = numbers.detach().double().cpu()
     counts, means = table.isfinite().sum(0), table.where(table.isfinite(), torch.nan).nanmean(0)
     spread = (table - means).square().where(table.isfinite(), torch.nan).nanmean(0).sqrt()  # divided by n
     half = torch.full_like(means, torch.nan)
-    known = counts >= LEAST
-    if bool(known.any()):
-        _, drawn = _statistics((table - means)[:, known], seed, hall=False)
+    valid = counts >= MIN_IMAGES
+    if bool(valid.any()):
+        _, drawn = _statistics((table - means)[:, valid], seed, hall=False)
         largest = drawn.abs().amax(1).sort().values
-        bound = float(largest[math.ceil(confidence * len(largest)) - 1])
+        bound = float(largest[math.ceil(0.95 * len(largest)) - 1])
         bound = bound if bound < 1e3 else math.inf
-        half[known] = torch.where(spread[known] > 0, bound * spread[known] / counts[known].sqrt(), 0.0)
+        half[valid] = torch.where(spread[valid] > 0, bound * spread[valid] / counts[valid].sqrt(), 0.0)
     return means, Interval(means - half, means + half)
 
 
 def _p(observed: Tensor, drawn: Tensor) -> Tensor:
     """Share of the flips whose largest statistic, of those drawn (F, P), is as large as each observed one, (P,)."""
     largest = drawn.amax(1).sort().values
-    below = torch.searchsorted(largest, observed - _ALIKE * observed.abs())
+    below = torch.searchsorted(largest, observed - _TOLERANCE * observed.abs())
     return 1 - below.double() / len(largest)
 
 
 def _statistics(differences: Tensor, seed: int, hall: bool) -> tuple[Tensor, Tensor]:
     """Studentized means of differences (n, P), (P,), and the same under flips of signs of images, (F, P), float32.
 
-    Columns of fewer images than `LEAST` have 0 everywhere, so that they show nothing.
+    Columns of fewer images than `MIN_IMAGES` have 0 everywhere, so that they show nothing.
     """
     d = differences.detach().double().cpu()
     finite = d.isfinite()
     counts = finite.sum(0)
-    d = d.where(finite & (counts >= LEAST), 0.0)
+    d = d.where(finite & (counts >= MIN_IMAGES), 0.0)
     counts = counts.clamp_min(1).double()
     scale = (d.square().sum(0) / counts).sqrt()
     d = d / scale.where(scale > 0, 1.0)
     d = d[d.any(1)]
     cubes, signs = d**3, _signs(len(d), seed)
     drawn = torch.empty(len(signs), d.shape[1])
-    part = max(1, _AT_A_TIME // max(1, d.shape[1]))
+    part = max(1, _CHUNK // max(1, d.shape[1]))
     for start in range(0, len(signs), part):
-        some = signs[start : start + part]
-        drawn[start : start + part] = _studentized(some @ d / counts, some @ cubes / counts, counts, hall).float()
+        chunk = signs[start : start + part]
+        drawn[start : start + part] = _studentized(chunk @ d / counts, chunk @ cubes / counts, counts, hall).float()
     return drawn[0].clone(), drawn  # the first flip is none
 
 
 def _studentized(mean: Tensor, third: Tensor, counts: Tensor, hall: bool) -> Tensor:
     """Means over their errors from the first and third moments of numbers with a mean square of 1."""
-    variance = (1 - mean.square()).clamp_min(_NO_SPREAD)
+    variance = (1 - mean.square()).clamp_min(_ROUNDING)
     z = mean / variance.sqrt()
     if hall:
         skew = (third - 3 * mean + 2 * mean**3) / variance**1.5
@@ -139,9 +141,18 @@ def _studentized(mean: Tensor, third: Tensor, counts: Tensor, hall: bool) -> Ten
 
 
 def _signs(images: int, seed: int) -> Tensor:
-    """Rows of signs, (F, n), float64: all there are, or some that are drawn; the first row flips nothing."""
-    if images <= _EXACT:
-        return 1 - 2 * ((torch.arange(2**images)[:, None] >> torch.arange(images)) & 1).double()
-    generator = torch.Generator().manual_seed(check_seed("seed", seed) % 2**63)
-    drawn = 1 - 2 * torch.randint(0, 2, (FLIPS - 1, images), generator=generator, dtype=torch.float64)
-    return torch.cat([torch.ones(1, images, dtype=torch.float64), drawn])
+    """Rows of signs, (F, n), float64: all there are, or a random sample; the first row flips nothing."""
+    if images <= MAX_EXACT:
+        return 1 - 2 * all_flips(images)
+    flips = drawn_flips(FAMILY_FLIPS - 1, images, FAMILY_FLIPS, seed)
+    return 1 - 2 * torch.cat([torch.zeros(1, images, dtype=torch.float64), *flips])
+
+
+def holm(p: Sequence[float] | Tensor) -> list[float]:
+    """P-values corrected for many comparisons, in the order given; NaN stays NaN and does not count."""
+    values = np.asarray(p, dtype=float)
+    places = np.flatnonzero(~np.isnan(values))
+    order = places[np.argsort(values[places], kind="stable")]
+    adjusted = np.full(len(values), np.nan)
+    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(values[order] * np.arange(len(order), 0, -1)))
+    return [float(value) for value in adjusted]

@@ -21,7 +21,7 @@ _NAME_LETTERS = 28  # of a class among the predictions of several samples
 
 
 @runtime_checkable
-class Explained(Protocol):
+class Drawable(Protocol):
     """The attributes of an explanation that pictures read; `mhex.Explanation` describes them and has them all."""
 
     scores: Tensor
@@ -80,14 +80,14 @@ def number(value: float) -> str:
     return f"{value:.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.3g}"
 
 
-def target_kind(explanation: Explained) -> str:
+def target_kind(explanation: Drawable) -> str:
     """What the targets are, in one word: `"class"`, `"output"`, `"concept"`, or `"target"` for a function."""
     if explanation.target is None:
         return "concept" if explanation.named else "target"
     return "output" if explanation.task == "regression" else "class"
 
 
-def target_label(explanation: Explained, sample: int, target: int) -> tuple[str, str]:
+def target_label(explanation: Drawable, sample: int, target: int) -> tuple[str, str]:
     """Name of a target and what the model says of it: a class's probability, an output's value, a similarity."""
     name = " ".join(explanation.target_names(sample)[target].split())
     probability = explanation.target_probabilities(sample)[target]
@@ -99,12 +99,12 @@ def target_label(explanation: Explained, sample: int, target: int) -> tuple[str,
     return name, f"{mark} {number(explanation.target_values(sample)[target])}"
 
 
-def drawn_names(explanation: Explained, samples: Sequence[int], targets: Sequence[int]) -> set[str]:
+def drawn_names(explanation: Drawable, samples: Sequence[int], targets: Sequence[int]) -> set[str]:
     """Names of all targets that a picture draws."""
     return {target_label(explanation, sample, target)[0] for sample in samples for target in targets}
 
 
-def prediction_note(explanation: Explained, samples: Sequence[int]) -> str:
+def prediction_note(explanation: Drawable, samples: Sequence[int]) -> str:
     """A sentence on what the model predicts for the samples that are drawn, whatever class is explained."""
     parts = []
     for sample in samples:
@@ -119,13 +119,13 @@ def prediction_note(explanation: Explained, samples: Sequence[int]) -> str:
     return f"{mark}: {'; '.join(parts)}." if parts else ""
 
 
-def target_scores(explanation: Explained, sample: int, target: int) -> Tensor:
+def target_scores(explanation: Drawable, sample: int, target: int) -> Tensor:
     """Raw scores of one sample and target on the CPU in float32: (h, w) or (T,)."""
     scores = explanation.scores[sample, target] if explanation.several else explanation.scores[sample]
     return scores.detach().float().cpu()
 
 
-def remark(explanation: Explained, sample: int, target: int) -> str:
+def remark(explanation: Drawable, sample: int, target: int) -> str:
     """What a reader must know of a map that carries no information; empty for an ordinary map."""
     scores = target_scores(explanation, sample, target)
     if not bool(torch.isfinite(scores).all()):
@@ -137,14 +137,14 @@ def remark(explanation: Explained, sample: int, target: int) -> str:
     return "constant" if constant else ""
 
 
-def effect_words(explanation: Explained, name: str) -> list[str]:
+def effect_words(explanation: Drawable, name: str) -> list[str]:
     """How words put low, high and the highest scores of a target, and what its map shows."""
     kind = target_kind(explanation)
     effects = _EFFECTS["output" if kind != "concept" and explanation.task == "regression" else kind]
     return [words.format(name) for words in effects]
 
 
-def legend(explanation: Explained, names: Collection[str] = ()) -> Legend:
+def legend(explanation: Drawable, names: Collection[str] = ()) -> Legend:
     """What the colours of an explanation mean; if `names` holds a single target, the legend names it."""
     kind = target_kind(explanation)
     name = next(iter(names)) if len(names) == 1 and kind != "target" else f"the {kind}"
@@ -154,7 +154,7 @@ def legend(explanation: Explained, names: Collection[str] = ()) -> Legend:
     return Legend(True, low, high) if explanation.signed else Legend(False, "least", most)
 
 
-def legends(explanations: Sequence[Explained], names: Collection[str] = ()) -> list[Legend]:
+def legends(explanations: Sequence[Drawable], names: Collection[str] = ()) -> list[Legend]:
     """One legend for unsigned and one for signed maps, as far as there are some; arguments as for `legend`."""
     bars = []
     for signed in (False, True):
@@ -165,7 +165,7 @@ def legends(explanations: Sequence[Explained], names: Collection[str] = ()) -> l
     return bars
 
 
-def agnostic_note(explanations: Sequence[Explained]) -> str:
+def agnostic_note(explanations: Sequence[Drawable]) -> str:
     """A sentence on the methods of a mixed list that do not look at the target."""
     names = list(dict.fromkeys(entry.method for entry in explanations if not entry.class_specific))
     if not names or not any(entry.class_specific for entry in explanations):
@@ -179,25 +179,25 @@ def listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def choose(wanted: Sequence[int] | None, count: int, most: int, noun: str, call: str = "") -> tuple[list[int], str]:
+def choose(choice: Sequence[int] | None, count: int, most: int, noun: str, call: str = "") -> tuple[list[int], str]:
     """Which of `count` samples or targets to draw, and a sentence on those left out.
 
-    All that the user wanted are drawn, or else the first `most`. The sentence names the function `call` whose argument
+    All that the user chose are drawn, or else the first `most`. The sentence names the function `call` whose argument
     `noun` draws more.
     """
-    if wanted is None:
+    if choice is None:
         if count <= most:
             return list(range(count)), ""
-        more = f"; {call}(..., {noun}=range({most}, {min(2 * most, count)})) draws more" if call else ""
-        return list(range(most)), f"The first {most} of {count} {noun} are drawn{more}."
-    selection = [int(i) for i in wanted]
+        advice = f"; {call}(..., {noun}=range({most}, {min(2 * most, count)})) draws more" if call else ""
+        return list(range(most)), f"The first {most} of {count} {noun} are drawn{advice}."
+    selection = [int(i) for i in choice]
     if not selection or any(not 0 <= i < count for i in selection):
         raise ArgumentError(f"Expected {noun} between 0 and {count - 1}, at least one, but got {selection}.")
     return selection, ""
 
 
 def choose_both(
-    explanation: Explained,
+    explanation: Drawable,
     samples: Sequence[int] | None,
     targets: Sequence[int] | None,
     most: int,
@@ -215,7 +215,7 @@ def choose_both(
     return rows, columns, [more_samples, more_targets]
 
 
-def column_labels(explanations: Sequence[Explained]) -> list[str]:
+def column_labels(explanations: Sequence[Drawable]) -> list[str]:
     """Names of the methods; where one occurs twice, with the options in which its explanations differ."""
     labels = []
     for explanation in explanations:
@@ -229,21 +229,21 @@ def column_labels(explanations: Sequence[Explained]) -> list[str]:
     return labels
 
 
-def check_same_input(explanations: Sequence[Explained], labels: Sequence[str] | None = None) -> None:
+def check_same_input(explanations: Sequence[Drawable], labels: Sequence[str] | None = None) -> None:
     """Refuse a list whose explanations cannot stand side by side."""
     if not explanations:
         raise ArgumentError("Expected at least one explanation to compare, but got an empty list.")
     for entry in explanations:
-        if not isinstance(entry, Explained):
+        if not isinstance(entry, Drawable):
             raise ArgumentTypeError(f"Expected a list of explanations, but it holds {type(entry).__name__}.")
     count = len(explanations if labels is None else labels)
     check_that(count == len(explanations), f"{len(explanations)} labels, one per explanation", count)
     first = explanations[0]
     for entry in explanations[1:]:
         alike = entry.modality == first.modality and len(entry.scores) == len(first.scores)
-        same = alike and entry.tokens == first.tokens
+        is_same = alike and entry.tokens == first.tokens
         advice = "; give mhex.explain the same batch and target="
         actual = f"others of {entry.method!r} than of {first.method!r}"
-        check_that(same, "explanations of the same input", actual, advice)
-        same = all(entry.target_names(i) == first.target_names(i) for i in range(len(first.scores)))
-        check_that(same, "explanations of the same targets", actual, advice)
+        check_that(is_same, "explanations of the same input", actual, advice)
+        is_same = all(entry.target_names(i) == first.target_names(i) for i in range(len(first.scores)))
+        check_that(is_same, "explanations of the same targets", actual, advice)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mhex._settings import check_that
-from mhex.viz.captions import Explained, check_same_input
+from mhex.viz.captions import Drawable, check_same_input
 from mhex.viz.colour import INK, MUTED
 from mhex.viz.layout import MARGIN, lay_out
 from mhex.viz.letters import drawable, font, shorten, text_width, wrap
@@ -306,7 +306,7 @@ def _plain(axes: Any, below: str, beside: str = "") -> None:
     axes.tick_params(colors=MUTED, length=3, labelsize=8, labelfontfamily="DejaVu Sans")
 
 
-def scatter(first: Explained, second: Explained, *, title: str = "") -> Any:
+def scatter(first: Drawable, second: Drawable, *, title: str = "") -> Any:
     """Draw the scores of one explanation against those of another of the same input: a dot per patch or word.
 
     With `attention` along and `cdam` up this is the picture of the CDAM paper: where no head attends, nothing is said
@@ -338,7 +338,7 @@ def scatter(first: Explained, second: Explained, *, title: str = "") -> Any:
     return sheet
 
 
-def _flat_scores(explanation: Explained) -> NDArray[np.float64]:
+def _flat_scores(explanation: Drawable) -> NDArray[np.float64]:
     """All scores of patches or words, (N,)."""
     scores = explanation.scores.detach().double().cpu()
     if explanation.scored is not None:

@@ -14,7 +14,7 @@ from mhex._settings import check_that
 from mhex.errors import ArgumentError, some_of
 from mhex.viz import captions
 from mhex.viz.canvas import PIXELS, Canvas, Paper, PaperMaker, render
-from mhex.viz.captions import SCALE_NOTE, Explained, Legend
+from mhex.viz.captions import SCALE_NOTE, Drawable, Legend
 from mhex.viz.heatmap import cells_over, clip_note, overlay, photo_pixels, picture_pixels
 from mhex.viz.layout import Panel, PanelRow, draw_rows
 from mhex.viz.text import draw_blocks, text_blocks
@@ -27,7 +27,7 @@ _MOST_THREADS = 8  # that draw at the same time; each may have helpers of its ow
 
 
 def figure(
-    explanation: Explained,
+    explanation: Drawable,
     *,
     samples: Sequence[int] | None = None,
     targets: Sequence[int] | None = None,
@@ -64,7 +64,7 @@ def figure(
 
 
 def comparison(
-    explanations: Sequence[Explained],
+    explanations: Sequence[Drawable],
     *,
     samples: Sequence[int] | None = None,
     targets: Sequence[int] | None = None,
@@ -114,7 +114,7 @@ def comparison(
     return draw_rows(rows, title, bars, notes, broken=True, paper=paper)
 
 
-def _photo_panel(explanation: Explained, sample: int, title: str) -> list[Panel]:
+def _photo_panel(explanation: Drawable, sample: int, title: str) -> list[Panel]:
     photo = photo_pixels(explanation, sample)
     return [] if photo is None else [Panel(photo, title)]
 
@@ -147,7 +147,7 @@ def confidence_figure(maps: Tensor, raw: Tensor, images: Tensor, mode: str) -> P
     return draw_rows(rows, "Where gate and head agree", [Legend(False, "least", "most")], notes)
 
 
-def save_figure(drawing: Explained | Sequence[Explained] | Paper, path: str | PathLike[str]) -> Path:
+def save_figure(drawing: Drawable | Sequence[Drawable] | Paper, path: str | PathLike[str]) -> Path:
     """Draw into a file; its suffix (`.png`, `.jpg`, `.pdf`, `.svg`, `.webp`) says how.
 
     Args:
@@ -164,13 +164,13 @@ def save_figure(drawing: Explained | Sequence[Explained] | Paper, path: str | Pa
     paper = Canvas if kind in PIXELS else None
     if isinstance(drawing, Sequence):
         drawing = comparison(drawing, paper=paper)
-    elif isinstance(drawing, Explained):
+    elif isinstance(drawing, Drawable):
         drawing = figure(drawing, paper=paper)
     write_bytes(render(drawing, kind), path)
     return path
 
 
-def save_samples(explanation: Explained, path: Path, progress: bool | None = None) -> None:
+def save_samples(explanation: Drawable, path: Path, progress: bool | None = None) -> None:
     """Draw each sample of a batch into a file of its own, several at the same time.
 
     Where one cannot be drawn, the others are, and the error at the end names it. Files are whole, also after Ctrl-C.

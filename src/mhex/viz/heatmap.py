@@ -10,14 +10,14 @@ from PIL import Image
 from torch import Tensor
 
 from mhex.inputs.photos import LARGEST, drawn_photo
-from mhex.viz.captions import Explained, effect_words, listed, remark, target_kind, target_label, target_scores
+from mhex.viz.captions import Drawable, effect_words, listed, remark, target_kind, target_label, target_scores
 from mhex.viz.colour import GREY, Pixels, Scores, blend
 
 _SMALLEST = 256  # pixels of the longer side: tiny photos are enlarged so that the map over them is smooth
 _STRONGEST = 0.01  # share of the scores of a fine map that have the same colour
 
 
-def overlay(explanation: Explained, sample: int = 0, target: int = 0) -> Pixels:
+def overlay(explanation: Drawable, sample: int = 0, target: int = 0) -> Pixels:
     """The heat map of one sample and target over its photo, (H, W, 3), or over grey where there is no photo."""
     photo = photo_pixels(explanation, sample)
     if photo is None:
@@ -26,7 +26,7 @@ def overlay(explanation: Explained, sample: int = 0, target: int = 0) -> Pixels:
     return blend(photo, heat(explanation, sample, target, (photo.shape[0], photo.shape[1])), explanation.signed)
 
 
-def heat(explanation: Explained, sample: int, target: int, size: tuple[int, int]) -> Scores:
+def heat(explanation: Drawable, sample: int, target: int, size: tuple[int, int]) -> Scores:
     """Normalised scores (H, W) of one sample and target: in [0, 1], or [-1, 1] if signed; never NaN."""
     scores = target_scores(explanation, sample, target)
     if _is_fine(explanation):
@@ -51,12 +51,12 @@ def cells_over(photo: Pixels, cells: Tensor, size: Sequence[int]) -> Pixels:
     return blend(photo, np.asarray(scores[rows][:, columns], np.float32), signed=False)
 
 
-def _is_fine(explanation: Explained) -> bool:
+def _is_fine(explanation: Drawable) -> bool:
     """True for maps of about one score per pixel, where a few extreme scores would leave the others without colour."""
     return explanation.size is not None and 4 * explanation.scores.shape[-1] > explanation.size[1]
 
 
-def clip_note(explanations: Sequence[Explained]) -> str:
+def clip_note(explanations: Sequence[Drawable]) -> str:
     """A sentence on the maps whose strongest scores are drawn alike."""
     names = list(dict.fromkeys(entry.method for entry in explanations if _is_fine(entry)))
     if not names:
@@ -67,7 +67,7 @@ def clip_note(explanations: Sequence[Explained]) -> str:
     )
 
 
-def photo_pixels(explanation: Explained, sample: int) -> Pixels | None:
+def photo_pixels(explanation: Drawable, sample: int) -> Pixels | None:
     """The photo of a sample at its own aspect ratio, (H, W, 3); None if it is not known."""
     return None if explanation.pictures is None else picture_pixels(explanation.pictures[sample])
 
@@ -85,7 +85,7 @@ def _display_size(height: int, width: int) -> tuple[int, int]:
     return max(1, round(height * scale)), max(1, round(width * scale))
 
 
-def describe(explanation: Explained, sample: int, target: int) -> str:
+def describe(explanation: Drawable, sample: int, target: int) -> str:
     """One map in words, for readers who cannot see it: what it speaks for, and where it is strongest."""
     name, value = target_label(explanation, sample, target)
     label = f"{name} ({value})" if value else name

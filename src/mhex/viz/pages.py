@@ -18,7 +18,7 @@ from mhex._files import write_text
 from mhex._printable import printable
 from mhex.viz import captions
 from mhex.viz.canvas import Canvas, Paper, render
-from mhex.viz.captions import TEXT_SCALE_NOTE, Explained
+from mhex.viz.captions import TEXT_SCALE_NOTE, Drawable
 from mhex.viz.charts import Style
 from mhex.viz.colour import INK, Pixels, text_colours
 from mhex.viz.figures import comparison, figure
@@ -49,7 +49,7 @@ class Section:
 class MapCard:
     """A map among those of a sample, and the caption and remark below it; a control has a dashed frame."""
 
-    explanation: Explained
+    explanation: Drawable
     caption: str
     control: bool = False
     remark: str = ""
@@ -93,7 +93,7 @@ def paragraphs(text: str, kind: str = "") -> str:
     return part("paragraphs", text=text, kind=kind)
 
 
-def to_html(explanation: Explained | Sequence[Explained]) -> str:
+def to_html(explanation: Drawable | Sequence[Drawable]) -> str:
     """A self-contained piece of HTML: a picture with a description for images, highlighted words for texts.
 
     Args:
@@ -160,7 +160,7 @@ def _inline(data: bytes, kind: str) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"
 
 
-def save_html(explanation: Explained | Sequence[Explained], path: str | PathLike[str]) -> Path:
+def save_html(explanation: Drawable | Sequence[Drawable], path: str | PathLike[str]) -> Path:
     """Write a complete HTML page that shows an explanation, or compares several of the same input.
 
     Args:

@@ -8,7 +8,7 @@ import torch
 
 from mhex.inputs.words import MARKS, clean, pool_runs, word_runs
 from mhex.viz.canvas import Paper, PaperMaker
-from mhex.viz.captions import TEXT_SCALE_NOTE, Explained, Legend, remark, target_label, target_scores
+from mhex.viz.captions import TEXT_SCALE_NOTE, Drawable, Legend, remark, target_label, target_scores
 from mhex.viz.colour import INK, MUTED, text_colours
 from mhex.viz.layout import MARGIN, lay_out
 from mhex.viz.letters import font_note, shorten, text_width
@@ -56,7 +56,7 @@ class TextBlock:
 
 
 def text_blocks(
-    explanations: Sequence[Explained], names: Sequence[str], samples: Sequence[int], targets: Sequence[int]
+    explanations: Sequence[Drawable], names: Sequence[str], samples: Sequence[int], targets: Sequence[int]
 ) -> list[TextBlock]:
     """Texts under the names of their explanations and targets, what the model says of them, and where they were cut."""
     blocks = []
@@ -71,7 +71,7 @@ def text_blocks(
     return blocks
 
 
-def units(explanation: Explained, sample: int = 0, target: int = 0) -> list[Unit]:
+def units(explanation: Drawable, sample: int = 0, target: int = 0) -> list[Unit]:
     """The words of a text with their scores, special tokens in their places; tokens where words are not known.
 
     Scores of words are those of `Explanation.word_scores`. Without tokens, ids are shown, or else positions.
@@ -92,7 +92,7 @@ def units(explanation: Explained, sample: int = 0, target: int = 0) -> list[Unit
     return [replace(word, strength=word.score / largest if largest > 0 and not word.special else 0.0) for word in words]
 
 
-def _named_units(explanation: Explained, sample: int, scores: Sequence[float]) -> list[Unit]:
+def _named_units(explanation: Drawable, sample: int, scores: Sequence[float]) -> list[Unit]:
     """Words of a text whose tokens are known, with the pooled scores of their tokens."""
     tokens = (explanation.tokens or [])[sample]
     numbers = None if explanation.words is None else explanation.words[sample]

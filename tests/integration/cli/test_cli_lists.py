@@ -40,7 +40,7 @@ def test_methods_as_json(run: Run) -> None:
     assert {row["name"]: row["options"] for row in rows}["gae"] == {"start_block": 1}
 
 
-def test_models(run: Run, zoo: Path) -> None:
+def test_models_are_listed_with_accuracy_size_and_licence(run: Run, zoo: Path) -> None:
     result = run("models")
     assert result.exit_code == 0
     for words in ("zoo:pets-vit", "zoo:pets-resnet10t", "breed 16.7 %, cat dog 50.0 % (test, 12 images)", "MB"):

@@ -45,7 +45,7 @@ def test_targets_that_mean_nothing(text: str) -> None:
         parse_target(text, NAMES)
 
 
-def test_methods() -> None:
+def test_methods_are_parsed_and_unknown_names_refused() -> None:
     assert parse_methods("gae, rollout,,gae") == ["gae", "rollout"]
     assert parse_methods("all") == list(library.all_methods())
     with pytest.raises(ArgumentError, match="Did you mean 'rollout'"):
@@ -161,7 +161,7 @@ def test_a_class_named_like_a_concept_is_a_class() -> None:
     assert parse_target("concept:art,b", ["Concept:art", "b"]) == ["concept:art", "b"]
 
 
-def test_tasks() -> None:
+def test_an_unknown_task_is_refused() -> None:
     assert parse_task(None) is None
     assert [parse_task(t) for t in ("regression", "multi-label")] == ["regression", "multi-label"]
     with pytest.raises(ArgumentError, match=r"regression after --task, but got 'rank'"):

@@ -296,7 +296,7 @@ def test_wrong_number_of_classes(bad):
         ({"weights": "nowhere.safetensors"}, "nowhere"),
     ],
 )
-def test_wrong_options(options, said):
+def test_wrong_options_leave_no_heads_behind(options, said):
     model = host("tv_resnet18")
     with pytest.raises(ArgumentError, match=said):
         mhex.attach(model, CLASSES, **options)

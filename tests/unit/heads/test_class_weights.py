@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 import mhex
-from mhex.heads.block import ExplainerBlock
 from mhex.heads.call_record import HeadReading
+from mhex.heads.explainer_block import ExplainerBlock
 from mhex.heads.predictors import watched
 from mhex.heads.saliency import (
     _CACHES,

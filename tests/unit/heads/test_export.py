@@ -32,7 +32,7 @@ def test_export_with_any_batch(name, source):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "source"), [*CASES[2:], *MORE])
-def test_export_of_more(name, source):
+def test_export_of_more_hosts_with_any_batch(name, source):
     check(name, source)
 
 

@@ -115,7 +115,7 @@ def test_wrong_labels(ready, labels, error, said):
 @pytest.mark.parametrize(
     "options", [{"mode": "train"}, {"reduction": "none"}, {"decay": 2.0, "mode": "pretrain"}, {"weights": [1.0]}]
 )
-def test_wrong_options(ready, options):
+def test_wrong_options_of_the_loss_are_refused(ready, options):
     with pytest.raises(ArgumentError):
         ready[0].loss(LABELS, **options)
 

@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 import mhex
 from mhex.capture.batch import first_and_last, kept_tokens, mask_arguments
 from mhex.errors import ArgumentError, CaptureError
-from mhex.heads.block import pool
+from mhex.heads.explainer_block import pool
 from support.hosts import CLASSES, attached, copied, inputs, run, stir
 
 pytestmark = pytest.mark.filterwarnings("ignore:The heads have:mhex.errors.MhexWarning")

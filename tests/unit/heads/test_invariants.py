@@ -109,7 +109,7 @@ def test_02_gates_lie_between_0_and_1_and_rest_without_input(name: str) -> None:
 
 
 @on_hosts
-def test_06_parameters(name: str) -> None:
+def test_06_heads_have_two_matrices_for_each_block(name: str) -> None:
     scaffold = case(name).scaffold
     widths = [seen.pooled.shape[1] for seen in case(name).reading.call.blocks.values()]
     assert sum(p.numel() for p in scaffold.head_parameters()) == CLASSES * sum(widths) + sum(c * c for c in widths)

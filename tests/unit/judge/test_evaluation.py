@@ -275,7 +275,7 @@ def test_class_discrimination_of_a_map_that_knows_no_class(model: Small, data: A
     assert (cell.n, cell.skipped) == (4, 1)
 
 
-def test_texts() -> None:
+def test_texts_have_protocols_of_their_own_and_padding_changes_nothing() -> None:
     """Words and tokens are judged by protocols of their own, and padding changes nothing."""
     from support.tiny_bert import bert
     from support.tiny_bert import tokenizer as make_tokenizer

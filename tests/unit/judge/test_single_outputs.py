@@ -52,7 +52,7 @@ def test_sigmoids_are_told_of(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LOGITS)
-def test_logits_are_not(name: str) -> None:
+def test_logits_raise_no_warning(name: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert subject(LOGITS[name]).logits.shape == LOGITS[name].shape

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mhex.stats.comparison import pair_tests
-from mhex.stats.paired_tests import holm
+from mhex.stats.simultaneous import holm
 from support.reports import report_of
 
 

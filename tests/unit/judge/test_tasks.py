@@ -62,7 +62,7 @@ def test_the_user_overrides_the_configuration() -> None:
     assert judged(Linear("single_label_classification")) == one
 
 
-def test_heads_say_it() -> None:
+def test_task_is_read_from_the_heads() -> None:
     for several, wanted in ((True, "multi-label"), (False, "classification")):
         model = tiny("cnn")
         mhex.attach(model, 3, multi_label=several)

@@ -20,7 +20,7 @@ from mhex.lab.suites import run as suite_shelf
 from mhex.lab.suites.page import Checked, check_claims, fingerprint, suite_charts, suite_page, write_page
 from mhex.lab.suites.run import run_suite
 from mhex.lab.suites.stored import SuiteResult, stored_result
-from mhex.stats.paired_tests import holm
+from mhex.stats.simultaneous import holm
 from support.pairs import paired
 from support.suites import numbers_of, suite_of
 

@@ -166,7 +166,7 @@ def test_wrong_updates():
         metric.update(torch.zeros(4))
 
 
-def test_wrong_options():
+def test_unknown_parts_of_a_protocol_are_refused():
     with pytest.raises(ArgumentError, match=r"cdam"):
         Fidelity("cdma")
     with pytest.raises(ArgumentError, match="has no part 'step'"):

@@ -239,17 +239,17 @@ def test_slow_methods_are_told_with_what_they_need() -> None:
 def test_slow_ones_leave_so_that_the_others_have_enough() -> None:
     costs = Costs(100, 5, {"a": 0.1, "b": 0.1, "c": 0.2, "d": 0.9, "e": 1.2})
     methods = [MethodRun(name) for name in "abcde"]
-    assert costs.crowding(methods, 25) == []
-    assert [one.name for one in costs.crowding(methods, 15)] == ["e"]
-    assert [one.name for one in costs.crowding(methods, 5)] == ["e", "d"]
+    assert costs.blocking(methods, 25) == []
+    assert [one.name for one in costs.blocking(methods, 15)] == ["e"]
+    assert [one.name for one in costs.blocking(methods, 5)] == ["e", "d"]
     assert [one.name for one in costs.over(methods)] == []
     costs.seconds["e"] = 2.1
     assert [one.name for one in costs.over(methods)] == ["e"]
     # Those who cost about the same share what there is.
-    assert [one.name for one in costs.crowding(methods, 0.1)] == ["e", "d"]
+    assert [one.name for one in costs.blocking(methods, 0.1)] == ["e", "d"]
     assert costs.limit == pytest.approx(2.0)
     slow = Costs(1, 5, {"a": 5, "b": 5, "c": 6, "d": 7, "e": 7})
-    assert slow.over(methods) == slow.crowding(methods, 0.1) == []
+    assert slow.over(methods) == slow.blocking(methods, 0.1) == []
 
 
 def test_passes_are_guessed_with_those_that_go_back() -> None:

@@ -12,7 +12,7 @@ import torch
 import mhex
 from mhex.errors import ArgumentError, ArgumentTypeError, MhexError
 from mhex.inputs.samples import Pieces, shuffled
-from mhex.recommend.answer import _whole
+from mhex.recommend.call import _complete_images
 from mhex.recommend.race import seconds_of, spoken
 from support.method_races import GRADIENT, GRADIENT_NAME, METHODS, Clock, Linear, images, run
 
@@ -184,7 +184,7 @@ def test_data_of_the_other_kind_are_told_in_a_sentence() -> None:
 
 def test_means_are_over_the_images_that_have_all_numbers() -> None:
     parts = {"a": torch.tensor([1.0, 2.0, torch.nan, 6.0]), "b": torch.tensor([5.0, torch.nan, 7.0, 7.0])}
-    whole = _whole(parts)
+    whole = _complete_images(parts)
     assert whole["a"].isfinite().tolist() == whole["b"].isfinite().tolist() == [True, False, False, True]
     assert whole["a"].nanmean() == 3.5
 

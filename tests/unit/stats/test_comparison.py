@@ -222,7 +222,7 @@ def test_few_images_do_not_beat_the_best():
     assert marks(values)[:2] == (True, True)
 
 
-def test_circles_leave_nobody():
+def test_cyclic_wins_mark_no_method():
     """Each better than the next, on images that the third does not have."""
     values = torch.full((60, 3), NAN, dtype=torch.float64)
     for k in range(3):

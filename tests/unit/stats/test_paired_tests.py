@@ -14,7 +14,8 @@ from mhex.stats import paired_tests as statistics
 from mhex.stats.comparison import all_pairs, marked, pair_tests, ranking
 from mhex.stats.correlation import correlate, rank_correlation, rank_correlation_p
 from mhex.stats.intervals import bootstrap, resampled
-from mhex.stats.paired_tests import exchange, holm, sign_flip
+from mhex.stats.paired_tests import exchange, sign_flip
+from mhex.stats.simultaneous import holm
 from support.pairs import paired
 
 
@@ -206,8 +207,8 @@ def test_parts_of_the_draws_do_not_matter(monkeypatch):
     rows = draw(30, 2)
     whole = resampled(rows, mean, 200)
     flips = sign_flip(rows, flips=300)
-    monkeypatch.setattr(resampling, "_AT_A_TIME", 7 * 60)
-    monkeypatch.setattr(statistics, "_AT_A_TIME", 7 * 30)
+    monkeypatch.setattr(resampling, "_CHUNK", 7 * 60)
+    monkeypatch.setattr(statistics, "_CHUNK", 7 * 30)
     assert torch.equal(whole, resampled(rows, mean, 200))
     assert torch.equal(flips, sign_flip(rows, flips=300))
 

@@ -7,7 +7,7 @@ import torch
 
 from mhex.errors import ArgumentError
 from mhex.stats import simultaneous as together
-from mhex.stats.simultaneous import LEAST, best_set, shown_above_zero, simultaneous
+from mhex.stats.simultaneous import MIN_IMAGES, best_set, means_with_intervals, shown_above_zero
 
 
 def draw(*shape, seed=0):
@@ -19,7 +19,7 @@ def test_a_pair_is_told_apart_from_six_images_on():
     for images, told in ((5, False), (6, True)):
         values = torch.stack([1 + 0.1 * draw(images).abs(), torch.zeros(images)], 1)
         assert best_set(values).tolist() == [True, not told]
-    assert LEAST == 6
+    assert MIN_IMAGES == 6
 
 
 def test_one_side_is_tested():
@@ -70,9 +70,9 @@ def test_methods_in_a_circle_all_stay():
 
 def test_intervals_cover_all_and_grow_with_their_number():
     values = draw(40, 12)
-    means, (low, high) = simultaneous(values)
+    means, (low, high) = means_with_intervals(values)
     assert torch.allclose(means, values.mean(0))
-    single = simultaneous(values[:, :1])[1]
+    single = means_with_intervals(values[:, :1])[1]
     error = float(values[:, 0].std()) / math.sqrt(40)
     assert float(single.high - single.low) / 2 / error == pytest.approx(2.02, abs=0.12)  # Student's t
     assert float(high[0] - low[0]) > 1.25 * float(single.high[0] - single.low[0])
@@ -82,7 +82,7 @@ def test_missing_images_do_not_count():
     values = draw(20, 3)
     values[9:, 1] = math.nan
     values[5:, 2] = math.nan
-    means, (low, high) = simultaneous(values)
+    means, (low, high) = means_with_intervals(values)
     assert float(means[1]) == pytest.approx(float(values[:9, 1].mean()))
     assert low.isnan().tolist() == high.isnan().tolist() == [False, False, True]
     assert not bool(shown_above_zero(values.abs() + 1)[2])
@@ -90,8 +90,8 @@ def test_missing_images_do_not_count():
 
 def test_the_seed_decides_and_wrong_shapes_are_told():
     values = draw(40, 5)
-    assert torch.equal(simultaneous(values, seed=1)[1].low, simultaneous(values, seed=1)[1].low)
-    assert not torch.equal(simultaneous(values, seed=1)[1].low, simultaneous(values, seed=2)[1].low)
-    for call in (best_set, shown_above_zero, simultaneous):
+    assert torch.equal(means_with_intervals(values, seed=1)[1].low, means_with_intervals(values, seed=1)[1].low)
+    assert not torch.equal(means_with_intervals(values, seed=1)[1].low, means_with_intervals(values, seed=2)[1].low)
+    for call in (best_set, shown_above_zero, means_with_intervals):
         with pytest.raises(ArgumentError, match="shape"):
             call(values[0])

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mhex.errors import ArgumentError
-from mhex.heads.block import wide_dtype
+from mhex.heads.explainer_block import wide_dtype
 
 STRENGTHS = torch.logspace(1, -5, 13, dtype=torch.float64).tolist()  # strong to weak: each fit starts at the last
 UNCHOSEN = 0.01  # where nothing could be held out

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from mhex._printable import printable
 from mhex._progress import track
 from mhex.errors import ArgumentError, CaptureError, some_of, unknown_name, warn
-from mhex.heads.block import ExplainerBlock
 from mhex.heads.call_record import HeadReading
+from mhex.heads.explainer_block import ExplainerBlock
 from mhex.heads.fit.logistic import Linear, LinearFit, LogisticGatherer, Options
 from mhex.heads.fit.ridge import RidgeGatherer
 from mhex.heads.heads import Heads, Settings
@@ -208,13 +208,13 @@ def _check_features(features: Mapping[str, Tensor], names: Iterable[str]) -> Non
         raise CaptureError(f"{words}: check the inputs for NaN, and run a half-precision model in float32.")
 
 
-def _check_classes(seen: Tensor, rows: int, options: Options) -> None:
-    some = (seen > 0) & (seen < rows) if options.binary else seen > 0
-    if int(some.sum()) < (1 if options.binary else 2):
+def _check_classes(counts: Tensor, rows: int, options: Options) -> None:
+    present = (counts > 0) & (counts < rows) if options.binary else counts > 0
+    if int(present.sum()) < (1 if options.binary else 2):
         words = f"Expected several classes, but the labels of all {rows} samples are alike"
         raise ArgumentError(f"{words}; shuffle the data if the loader gives one class at a time.")
-    if missing := (~some).nonzero()[:, 0].tolist():
-        words = f"{len(missing)} of {len(seen)} classes have no samples to learn from ({some_of(missing, 10)})"
+    if missing := (~present).nonzero()[:, 0].tolist():
+        words = f"{len(missing)} of {len(counts)} classes have no samples to learn from ({some_of(missing, 10)})"
         warn(f"{words}; their weights are 0.")
 
 

@@ -233,20 +233,20 @@ def first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:100]
 
 
-def placed(seen: Survey, where: str | Sequence[str]) -> list[Junction]:
+def junctions_at(survey: Survey, where: str | Sequence[str]) -> list[Junction]:
     """The junctions of a placement; see `mhex.attach`."""
-    main = [j for j in seen.junctions if j.kind == "map" or j.last]
+    main = [j for j in survey.junctions if j.kind == "map" or j.last]
     if not isinstance(where, str):
         if not isinstance(where, Collection) or isinstance(where, (Mapping, bytes)):
             names = ", ".join(map(repr, _PLACEMENTS))
             raise ArgumentTypeError(f"Expected where to be {names} or a list of connections, but got {where!r}.")
-        return named(seen, where)
-    if seen.left_out:
-        reasons = some_of([f"{name}: {why}" for name, why in seen.left_out.items()], between="; ")
+        return junctions_named(survey, where)
+    if survey.left_out:
+        reasons = some_of([f"{name}: {why}" for name, why in survey.left_out.items()], between="; ")
         warn(f"Some units get no head. {reasons}.")
     choices = {
         "all": main,
-        "attention+mlp": [j for j in seen.junctions if j.kind == "token"],
+        "attention+mlp": [j for j in survey.junctions if j.kind == "token"],
         "downsample": [j for j in main if j.meeting.strided],
         "projection": [j for j in main if j.meeting.projection],
     }
@@ -256,7 +256,7 @@ def placed(seen: Survey, where: str | Sequence[str]) -> list[Junction]:
         selection = main[: (count := int(number.group(1)))]
         if count > len(main):
             warn(f"where={where!r}: the model has {len(main)} residual connections, and all of them get a head.")
-    elif where in {j.name for j in seen.junctions} or where in seen.left_out:
+    elif where in {j.name for j in survey.junctions} or where in survey.left_out:
         raise ArgumentError(f"Expected names of residual connections in a list: where=[{where!r}], not {where!r}.")
     else:
         raise unknown_name("placement", where, _PLACEMENTS)
@@ -266,14 +266,14 @@ def placed(seen: Survey, where: str | Sequence[str]) -> list[Junction]:
     return selection
 
 
-def named(seen: Survey, names: Collection[str]) -> list[Junction]:
+def junctions_named(survey: Survey, names: Collection[str]) -> list[Junction]:
     """The junctions with these names, in the order of the model."""
-    by_name = {j.name: j for j in seen.junctions}
+    by_name = {j.name: j for j in survey.junctions}
     if not names:
         raise ArgumentError(f"Expected at least one name in where=, out of: {some_of(list(by_name))}.")
     for name in names:
-        if name not in by_name and name in seen.left_out:
-            raise ArgumentError(f"No head can be placed on {name}: {seen.left_out[name]}.")
+        if name not in by_name and name in survey.left_out:
+            raise ArgumentError(f"No head can be placed on {name}: {survey.left_out[name]}.")
         if name not in by_name:
             raise unknown_name("residual connection", str(name), by_name)
-    return [j for j in seen.junctions if j.name in set(names)]
+    return [j for j in survey.junctions if j.name in set(names)]

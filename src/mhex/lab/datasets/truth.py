@@ -30,7 +30,7 @@ class SceneSet(ImageSet):
     """Generated scenes; their items have `parts`, the objects."""
 
     scenes: Scenes = field(repr=False)
-    signs: Tensor = field(repr=False)  # what construction says of each object, (N, K); see `mhex.lab.truth.task.Drawn`
+    signs: Tensor = field(repr=False)  # what construction says of each object, (N, K); see `LabelledScenes`
     second_labels: Tensor | None = None  # a second class of each scene, (N,)
 
     def parts(self, row: int) -> InputParts:

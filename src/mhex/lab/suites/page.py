@@ -23,7 +23,7 @@ from mhex.lab.config.suite import ClaimPart, PublishedPart
 from mhex.lab.suites.stored import SuiteResult
 from mhex.stats.comparison import Paired
 from mhex.stats.correlation import rank_correlation, rank_correlation_p
-from mhex.stats.paired_tests import holm
+from mhex.stats.simultaneous import holm
 from mhex.viz import save_figure
 from mhex.viz.charts import curve_figure, styles_of
 

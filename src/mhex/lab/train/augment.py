@@ -18,7 +18,7 @@ from mhex.lab.config.recipe import RecipeAugment
 
 
 @dataclass(frozen=True)
-class Draws:
+class AugmentDraws:
     """What was drawn for a batch of N photos; every tensor has N rows."""
 
     matrices: Tensor  # crops as `affine_grid` takes them, (N, 2, 3)
@@ -32,12 +32,12 @@ class Draws:
     blend: Tensor  # share of the partner in Mixup, (N,)
     partner: Tensor  # row of the photo that is pasted or blended in, (N,), int64
 
-    def take(self, rows: slice | Tensor) -> Draws:
+    def take(self, rows: slice | Tensor) -> AugmentDraws:
         """Give the draws of some photos; ``partner`` still counts in the whole batch."""
         return replace(self, **{entry.name: getattr(self, entry.name)[rows] for entry in fields(self)})
 
 
-def draw(count: int, settings: RecipeAugment, generator: torch.Generator) -> Draws:
+def draw(count: int, settings: RecipeAugment, generator: torch.Generator) -> AugmentDraws:
     """Draw everything random about a whole batch of photos; the draws lie on the device of the generator."""
 
     def uniform(low: float, high: float, *shape: int) -> Tensor:
@@ -60,7 +60,7 @@ def draw(count: int, settings: RecipeAugment, generator: torch.Generator) -> Dra
         torch.stack([height * sin, height * cos, down], dim=1),
     ]
     choice, strength = uniform(0, 1), uniform(0, 1)
-    return Draws(
+    return AugmentDraws(
         matrices=torch.stack(rows, dim=1),
         brightness=uniform(1 - settings.light, 1 + settings.light),
         contrast=uniform(1 - settings.light, 1 + settings.light),
@@ -74,7 +74,7 @@ def draw(count: int, settings: RecipeAugment, generator: torch.Generator) -> Dra
     )
 
 
-def augment(images: Tensor, draws: Draws, side: int) -> Tensor:
+def augment(images: Tensor, draws: AugmentDraws, side: int) -> Tensor:
     """Crop, turn, flip, recolour and erase photos (N, 3, H, W), uint8; gives (N, 3, side, side), float32 in 0..1."""
     pixels = images.float() / 255
     grid = functional.affine_grid(draws.matrices, [len(images), 3, side, side], align_corners=False)
@@ -89,7 +89,7 @@ def augment(images: Tensor, draws: Draws, side: int) -> Tensor:
 
 
 def inside(boxes: Tensor, side: int) -> Tensor:
-    """Mark the pixels of a square that lie in a box as in `Draws.hole`, (N, 3): a mask (N, 1, S, S)."""
+    """Mark the pixels of a square that lie in a box as in `AugmentDraws.hole`, (N, 3): a mask (N, 1, S, S)."""
     place = (torch.arange(side, device=boxes.device).view(1, -1) + 0.5) / side
     across = (place - boxes[:, 0:1]).abs() < boxes[:, 2:3]
     down = (place - boxes[:, 1:2]).abs() < boxes[:, 2:3]
@@ -97,7 +97,7 @@ def inside(boxes: Tensor, side: int) -> Tensor:
 
 
 def mix(
-    pixels: Tensor, partners: Tensor, targets: Tensor, partner_targets: Tensor, draws: Draws
+    pixels: Tensor, partners: Tensor, targets: Tensor, partner_targets: Tensor, draws: AugmentDraws
 ) -> tuple[Tensor, Tensor]:
     """Apply CutMix or Mixup to pixels (N, 3, S, S) and class probabilities (N, C), as drawn for every photo.
 

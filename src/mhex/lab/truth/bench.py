@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,24 +16,22 @@ from mhex.judge.plan import MetricGiven
 from mhex.judge.report import Report
 from mhex.lab.config.recipe import packaged_recipes, read_recipe
 from mhex.lab.datasets import data_entry
-from mhex.lab.truth.judges import TRUTHS, Evidence, Kind, evidence_of
+from mhex.lab.truth.reliability import TRUTHS, Evidence, Kind, evidence_of
 from mhex.lab.truth.task import Task, all_tasks
+from mhex.methods import all_methods
 from mhex.zoo import load
 from mhex.zoo.shipped import refuse_missing
 
 PREFIX = "truth-"  # of the names of networks
 # The score of `mhex.recommend` was chosen on these families of tasks. All others tested it.
 CHOOSING = frozenset({"objects", "two-classes", "count", "position", "words"})
+# Costs with a pass for each of n steps, K masks or S tokens: metrics that explain again leave such methods out.
+_LOOP = re.compile(r"\b[nKS]\b")
 SAMPLES, QUICK_SAMPLES = 16, 4
 _KINDS: Mapping[str, Kind] = {"vit": "ViT", "bert": "text"}
-# Methods that explain an image by hundreds of passes: metrics that explain again leave them out.
-SLOW = frozenset(
-    {"attention-flow", "cdam-integrated", "cdam-smooth", "integrated-gradients", "occlusion", "rise", "scorecam"}
-    | {"shap", "smoothgrad", "vit-cx"}
-)
 _RANDOM: Mapping[str, Any] = {"grid": "random", "steps": 8}
 _BOXES: Mapping[str, Any] = {"sizes": (1, 2, 3), "grid": 8, "count": 40}
-IMAGE_JUDGES: tuple[MetricGiven, ...] = (
+IMAGE_METRICS: tuple[MetricGiven, ...] = (
     *("average-drop", "average-drop:mhex", "average-drop:gradcampp", "soft-average-drop", "effective-average-drop"),
     *("increase-in-confidence", "aopc", "log-odds", "perturbation-auc:quick", "road", "saco", "infidelity"),
     *("compactness", "removal", ("saco", {"granularity": "cell"})),
@@ -46,13 +45,13 @@ IMAGE_JUDGES: tuple[MetricGiven, ...] = (
     ),
     *(("box-sensitivity", {"reference": name, **_BOXES}) for name in ("blur", "mean", "black")),
 )
-TEXT_JUDGES: tuple[MetricGiven, ...] = (
+TEXT_METRICS: tuple[MetricGiven, ...] = (
     *("average-drop", "insertion", "deletion", "perturbation-auc", "aopc", "log-odds", "fidelity"),
     *("comprehensiveness", "comprehensiveness:mask_token", "sufficiency", "sufficiency:mask_token", "saco", "removal"),
     ("fidelity", {"reference": "mask_token"}),
     ("saco", {"granularity": "word"}),
 )
-EXPLAINING_JUDGES: tuple[MetricGiven, ...] = ("balanced",)  # they explain again, so slow methods are left out
+EXPLAINING_METRICS: tuple[MetricGiven, ...] = ("balanced",)  # they explain again
 
 
 @dataclass(frozen=True)
@@ -89,33 +88,25 @@ def all_networks() -> list[TruthNetwork]:
 def networks_by_name(names: Sequence[str]) -> list[TruthNetwork]:
     """Networks by the names of their recipes, or all of them; unknown ones are refused."""
     networks = all_networks()
-    known = list(dict.fromkeys(network.name for network in networks))
+    available = list(dict.fromkeys(network.name for network in networks))
     for name in names:
-        if name not in known:
-            raise unknown_name("network of known evidence", name, known)
+        if name not in available:
+            raise unknown_name("network of known evidence", name, available)
     return [network for network in networks if not names or network.name in names]
 
 
 def judge_network(
-    network: TruthNetwork,
-    out: Path,
-    *,
-    samples: int = SAMPLES,
-    device: str = "cpu",
-    judges: Sequence[MetricGiven] | None = None,
-    progress: bool | None = None,
+    network: TruthNetwork, out: Path, *, samples: int = SAMPLES, device: str = "cpu", progress: bool | None = None
 ) -> Report:
     """Judge all methods on a network, by known evidence and by all metrics; rows that are in the folder stay."""
     bundle = load(f"zoo:{network.name}")
     bundle.model.to(device)
     items = data_entry(f"truth:{network.task.name}").items(limit=samples)
-    default = TEXT_JUDGES if network.kind == "text" else IMAGE_JUDGES
-    metrics = [*TRUTHS, *(default if judges is None else judges)]
+    metrics = TEXT_METRICS if network.kind == "text" else IMAGE_METRICS
     options: Any = {"out": out, "curves": False, "progress": progress}
-    report = evaluate(bundle, items, "all", metrics, **options)
-    quick = [name for name in report.methods if name not in SLOW and ":" not in name]
-    if judges is None:
-        evaluate(bundle, items, quick, list(EXPLAINING_JUDGES), controls=False, **options)
+    report = evaluate(bundle, items, "all", [*TRUTHS, *metrics], **options)
+    quick = [name for name in report.methods if name in all_methods() and not _LOOP.search(all_methods()[name].passes)]
+    evaluate(bundle, items, quick, EXPLAINING_METRICS, controls=False, **options)
     return Report.load(out)
 
 
@@ -128,15 +119,9 @@ def run_bench(
     progress: bool | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> list[Evidence]:
-    """Judge networks, each in a folder of its own in `out`; what was broken off goes on.
+    """Judge networks by name (default: all) on samples of the test splits; what was broken off goes on.
 
-    Args:
-        out: The folder.
-        names: Of the networks; all by default.
-        samples: Of the test split of each task.
-        device: Where networks run.
-        progress: Draw progress bars, as for `mhex.evaluate`.
-        say: It is called with what is being done.
+    Each has a folder of its own in `out`. `say` is called with what is being done.
     """
     networks = networks_by_name(names)
     refuse_missing(dict.fromkeys(f"zoo:{network.name}" for network in networks))
@@ -165,5 +150,5 @@ def folder_of(network: TruthNetwork) -> str:
 
 
 def evidence(report: Report, network: TruthNetwork) -> Evidence:
-    """What is known of the methods in a report of a network."""
+    """Known evidence of the methods in a report of a network."""
     return evidence_of(report, network.label, network.task.name, network.task.family, network.kind)

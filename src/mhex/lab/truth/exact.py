@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import mhex
 from mhex.errors import require
+from mhex.explain import explain
 
 _SIDE, _PATCH, _CLASSES, _SAMPLES = 16, 4, 3, 4
 _COPIED = 25.0  # by so much the attention score of the copied token is above all others
@@ -39,7 +39,7 @@ class ExactCase:
         def logit(logits: Tensor) -> Tensor:  # a function, because SHAP explains the probability of a class
             return logits[:, number]
 
-        return mhex.explain(self.model, self.inputs, method, target=logit, **options).scores.double()
+        return explain(self.model, self.inputs, method, target=logit, **options).scores.double()
 
 
 EXACT: dict[str, Callable[[int], ExactCase]] = {}
@@ -75,7 +75,7 @@ def _patch_worth(model: nn.Module, images: Tensor) -> Tensor:
     return worth
 
 
-def _drawn(model: nn.Module, generator: torch.Generator) -> nn.Module:
+def _with_random_weights(model: nn.Module, generator: torch.Generator) -> nn.Module:
     for parameter in model.parameters():
         with torch.no_grad():
             parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64) / 4)
@@ -87,7 +87,7 @@ def linear_model(seed: int = 0) -> ExactCase:
     """`y = W x`: a pixel is worth its weight times its value."""
     generator = torch.Generator().manual_seed(seed)
     images = _images(generator)
-    model = _drawn(nn.Sequential(nn.Flatten(), nn.Linear(3 * _SIDE**2, _CLASSES, bias=False)), generator)
+    model = _with_random_weights(nn.Sequential(nn.Flatten(), nn.Linear(3 * _SIDE**2, _CLASSES, bias=False)), generator)
     worth = _patch_worth(model, images)
     occlusion = {"patch": _PATCH, "fill": "zero"}
     return ExactCase(model, images, worth, {**_GRADIENTS, "occlusion": occlusion})
@@ -113,7 +113,7 @@ def bag_of_patches(seed: int = 0) -> ExactCase:
     """An additive model: a patch is worth what it alone makes of a logit."""
     generator = torch.Generator().manual_seed(seed)
     images = _images(generator)
-    model = _drawn(BagOfPatches(), generator)
+    model = _with_random_weights(BagOfPatches(), generator)
     occlusion = {"patch": _PATCH, "fill": "zero"}
     return ExactCase(model, images, _patch_worth(model, images), {**_GRADIENTS, "occlusion": occlusion})
 
@@ -145,7 +145,7 @@ def bag_of_words(seed: int = 0) -> ExactCase:
     """An additive model of texts: a word is worth its own logits."""
     generator = torch.Generator().manual_seed(seed)
     network = BagOfWords()
-    model = _drawn(network, generator)
+    model = _with_random_weights(network, generator)
     with torch.no_grad():
         network.embeddings.weight[0] = 0  # what stands for a hidden word says nothing
     ids = torch.randint(1, 20, (_SAMPLES, 7), generator=generator)

@@ -12,7 +12,15 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from mhex.lab.truth.bench import all_networks
 from mhex.lab.truth.exact import EXACT
-from mhex.lab.truth.judges import TRUTH, TRUTHS, Evidence, Judged, judge, random_pick, with_interval
+from mhex.lab.truth.reliability import (
+    TRUTH,
+    TRUTHS,
+    Evidence,
+    MetricReliability,
+    metric_reliability,
+    random_pick,
+    with_interval,
+)
 
 _PARTS = ("truth-first", "truth-point", "truth-auroc", "truth-rank", "truth-sign")
 ABOUT = (
@@ -47,24 +55,18 @@ def method_lines(evidences: Sequence[Evidence]) -> list[MethodLine]:
     return sorted(lines, key=lambda line: -line.truth[0])
 
 
-def judge_lines(evidences: Sequence[Evidence]) -> list[Judged]:
+def metric_lines(evidences: Sequence[Evidence]) -> list[MetricReliability]:
     """Metrics by their mean rank correlation with truth, the best first; only those with values on every network."""
     names = dict.fromkeys(name for evidence in evidences for name in evidence.values)
-    judged = [judge(name, evidences) for name in names if name not in TRUTHS]
-    return sorted(judged, key=lambda line: -line.order[0] if line.order[0] == line.order[0] else 2.0)
+    reliabilities = [metric_reliability(name, evidences) for name in names if name not in TRUTHS]
+    return sorted(reliabilities, key=lambda line: -line.order[0] if line.order[0] == line.order[0] else 2.0)
 
 
 def truth_page(evidences: Sequence[Evidence], command: str, reading: str = "") -> str:
-    """Write the page.
-
-    Args:
-        evidences: Of the networks.
-        command: What made the rows.
-        reading: What follows from the tables, in words.
-    """
+    """The page as Markdown, with the command that made the rows, and what follows from the tables, in words."""
     labels = {(network.label, network.task.name): network for network in all_networks()}
     kinds = {kind: [evidence for evidence in evidences if evidence.kind == kind] for kind in ("CNN", "ViT", "text")}
-    kinds = {kind: some for kind, some in kinds.items() if some}
+    kinds = {kind: entries for kind, entries in kinds.items() if entries}
     cases = {name: make(0) for name, make in EXACT.items()}
     exact = {name: {method: case.error(method) for method in case.complete} for name, case in cases.items()}
     content: dict[str, Any] = {
@@ -73,14 +75,15 @@ def truth_page(evidences: Sequence[Evidence], command: str, reading: str = "") -
         "reading": reading.strip(),
         "evidences": evidences,
         "networks": [(evidence, labels[evidence.network, evidence.task]) for evidence in evidences],
-        "counts": {kind: len(some) for kind, some in kinds.items()},
-        "methods": {kind: method_lines(some) for kind, some in kinds.items()},
-        "judges": {kind: judge_lines(some) for kind, some in kinds.items()},
-        "random": {kind: with_interval(torch.tensor([random_pick(e) for e in some])) for kind, some in kinds.items()},
+        "counts": {kind: len(entries) for kind, entries in kinds.items()},
+        "methods": {kind: method_lines(entries) for kind, entries in kinds.items()},
+        "metrics": {kind: metric_lines(entries) for kind, entries in kinds.items()},
+        "random": {
+            kind: with_interval(torch.tensor([random_pick(e) for e in entries])) for kind, entries in kinds.items()
+        },
         "exact": exact,
         "exact_methods": list(dict.fromkeys(method for errors in exact.values() for method in errors)),
     }
-    environment = Environment(
-        loader=PackageLoader("mhex.lab.truth"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+    loader = PackageLoader("mhex.lab.truth")
+    environment = Environment(loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     return re.sub(r"\n{3,}", "\n\n", environment.get_template("truth.md").render(content)).strip() + "\n"

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mhex._settings import check_that
 from mhex.perturb import generator_for
 
 CELLS = 3  # objects stand in the cells of a grid of so many rows and columns, at most one in each
@@ -29,7 +30,7 @@ _COARSE, _FINE = 5, 24  # cells of the ground's colours, and of its grain
 _CHUNK = 256  # scenes that are drawn at once
 
 
-class Draws:
+class SceneRandom:
     """Random numbers of scenes, which depend on the seed and on the number of each scene alone.
 
     Each method takes the next numbers of every scene; all tensors have a row for each scene.
@@ -52,8 +53,7 @@ class Draws:
     def uniform(self, count: int, low: float = 0.0, high: float = 1.0) -> Tensor:
         """Numbers (N, count) from low to high."""
         self._next += count
-        if self._next > _NUMBERS:
-            raise ValueError(f"A scene has {_NUMBERS} random numbers, and more were asked for.")
+        check_that(self._next <= _NUMBERS, f"at most {_NUMBERS} random numbers of a scene", self._next)
         return self._numbers[:, self._next - count : self._next] * (high - low) + low
 
     def choice(self, options: int, count: int = 1) -> Tensor:
@@ -148,13 +148,12 @@ class Scenes:
 
 
 def place(
-    draws: Draws,
+    draws: SceneRandom,
     shape: Tensor,
     colour: Tensor,
     *,
     cells: Tensor | None = None,
     radius: Tensor | tuple[float, float] = (0.10, 0.14),
-    present: Tensor | None = None,
     angle: Tensor | None = None,
     stripes: Tensor | None = None,
 ) -> Scenes:
@@ -166,7 +165,6 @@ def place(
         colour: (N, K, 3).
         cells: Cell of each object, (N, K), row by row; random ones by default.
         radius: Of each object, (N, K), or from where to where; below 1 / (2 CELLS).
-        present: Bool (N, K), False where there is no object after all.
         angle: Of stripes, (N, K).
         stripes: How many of them lie over an object, (N, K).
     """
@@ -185,7 +183,7 @@ def place(
         radius=radius,
         angle=zeros if angle is None else angle,
         stripes=zeros if stripes is None else stripes,
-        present=torch.ones_like(shape, dtype=torch.bool) if present is None else present,
+        present=torch.ones_like(shape, dtype=torch.bool),
         coarse=draws.coarse,
         fine=draws.fine,
     )
@@ -201,6 +199,11 @@ def paints(*names: str) -> Tensor:
     return torch.tensor([COLOURS[name] for name in names], dtype=torch.float64)
 
 
-def any_paint(draws: Draws, count: int) -> Tensor:
+def any_paint(draws: SceneRandom, count: int) -> Tensor:
     """Random colours of objects, (N, count, 3)."""
     return draws.uniform(3 * count).reshape(len(draws), count, 3)
+
+
+def first_signs(draws: SceneRandom, objects: int, *signs: int) -> Tensor:
+    """What construction says of objects, (N, objects): these signs of the first ones, and 0 of all others."""
+    return torch.tensor([*signs, *[0] * (objects - len(signs))]).repeat(len(draws), 1)

@@ -9,14 +9,14 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from mhex.lab.truth.scenes import Draws, Scenes
+from mhex.lab.truth.scenes import SceneRandom, Scenes
 from mhex.registry import Registry, import_modules
 
 UNKNOWN = 2  # sign of a part of which construction says nothing
 
 
-class Drawn(NamedTuple):
-    """What a task of images makes."""
+class LabelledScenes(NamedTuple):
+    """Scenes of a task with their labels."""
 
     scenes: Scenes
     label: Tensor  # (N,), int64
@@ -26,7 +26,7 @@ class Drawn(NamedTuple):
 
 
 class Sentence(NamedTuple):
-    """What a task of texts makes."""
+    """A sentence of a task with its label."""
 
     words: tuple[str, ...]
     label: int
@@ -38,7 +38,7 @@ class Task:
     """A registered task."""
 
     name: str  # what users type behind `truth:`
-    make: Callable[..., Any]  # from `Draws` to `Drawn`; of texts from a generator to a `Sentence`
+    make: Callable[..., Any]  # from `SceneRandom` to `LabelledScenes`; of texts from a generator to a `Sentence`
     title: str
     classes: tuple[str, ...]
     family: str  # tasks of one family share what decides
@@ -51,10 +51,10 @@ TASKS: Registry[Task] = Registry("task")
 
 
 def register_task(name: str, **facts: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register the decorated function as task `name` with the fields of `Task`."""
+    """Register the decorated function as task `name` with the fields of `Task`; its family is called so by default."""
 
     def decorate(make: Callable[..., Any]) -> Callable[..., Any]:
-        TASKS.add(name, Task(name, make, **facts))
+        TASKS.add(name, Task(name, make, **{"family": name, **facts}))
         return make
 
     return decorate
@@ -70,8 +70,8 @@ def all_tasks() -> dict[str, Task]:
 
 def draw_scenes(
     task: Task, rows: Sequence[int], purpose: int, seed: int = 0, device: Any = "cpu", **options: Any
-) -> Drawn:
+) -> LabelledScenes:
     """Scenes of a task; a scene depends on its row, purpose and the seed alone."""
     with torch.device(device):
-        drawn: Drawn = task.make(Draws(rows, seed, purpose, device), **options)
-    return drawn
+        scenes: LabelledScenes = task.make(SceneRandom(rows, seed, purpose, device), **options)
+    return scenes

@@ -95,7 +95,7 @@ def blood_photos():
     }
 
 
-def test_blood(folder, downloads, lists):
+def test_blood_cells_are_read_from_their_archive(folder, downloads, lists):
     rows = [("BA_1", "test"), ("BA_2", "train"), ("MMY_7", "train"), ("PLATELET_9", "val")]
     lists("blood", rows)
     path, remark = get("blood", write_zip(downloads / "PBC_dataset_normal_DIB.zip", blood_photos()))
@@ -131,7 +131,7 @@ def pets_files():
     return images, {**maps, **hidden, "annotations/list.txt": "\n".join(["#Image CLASS SPECIES ID", *lines]).encode()}
 
 
-def test_pets(folder, downloads, lists):
+def test_pets_are_read_from_their_archives(folder, downloads, lists):
     rows = [("Birman_1", "trainval"), ("Birman_10", "test"), ("great_dane_2", "trainval")]
     lists("pets", rows)
     images, annotations = pets_files()
@@ -355,7 +355,7 @@ def test_pneumonia_of_other_images_stays_whole_and_says_so(folder, downloads, li
     assert len(data_entry("pneumonia").load("train")) == 5
 
 
-def test_photos(folder, downloads, lists):
+def test_photos_are_read_from_their_archive(folder, downloads, lists):
     lists("photos", [("n01443537_goldfish", "test"), ("n09472597_volcano", "test")])
     photo = grey(300, 500, 10)
     photo[:, 100:400] = 200  # the middle square

@@ -34,13 +34,7 @@ class _Writer:
         return Sentence(tuple(word for word, _ in words), label, tuple(sign for _, sign in words))
 
 
-@register_task(
-    "words",
-    title="A word of praise or blame decides",
-    classes=("bad", "good"),
-    family="words",
-    kind="text",
-)
+@register_task("words", title="A word of praise or blame decides", classes=("bad", "good"), kind="text")
 def words(generator: torch.Generator) -> Sentence:
     """One word of praise or blame, and a clause that says nothing, in either order."""
     writer = _Writer(generator)
@@ -54,11 +48,7 @@ def words(generator: torch.Generator) -> Sentence:
 
 
 @register_task(
-    "negation",
-    title="A word of praise or blame decides, and not turns it round",
-    classes=("bad", "good"),
-    family="negation",
-    kind="text",
+    "negation", title="A word of praise or blame decides, and not turns it round", classes=("bad", "good"), kind="text"
 )
 def negation(generator: torch.Generator) -> Sentence:
     """As the task words; in half of the sentences "not" stands before the word, and decides with it."""
@@ -79,7 +69,6 @@ def negation(generator: torch.Generator) -> Sentence:
     "both-words",
     title="What is said of the food and of the staff decides together",
     classes=("both bad", "staff good", "food good", "both good"),
-    family="both-words",
     kind="text",
 )
 def both_words(generator: torch.Generator) -> Sentence:

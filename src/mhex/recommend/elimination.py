@@ -10,15 +10,14 @@ from torch import Tensor
 
 from mhex.judge.controls import RANDOM
 from mhex.recommend.result import LEVEL, RaceResult, race_result, shown_above
-from mhex.stats.simultaneous import LEAST, best_set
+from mhex.stats.simultaneous import MIN_IMAGES, best_set
 
 FRESH = 4  # new images at least that a further round must give to all who are in it
 _FAR = 2.0  # standard errors behind the leader, from which a method may leave for want of time
 _INTERIM = 0.3  # share of the error that the rounds before the last may spend together
 
-Affordable = Callable[
-    [Sequence[str]], float
-]  # from methods and controls to images that the budget has for all of these
+# From names of methods and controls to the number of images that the budget has for all of them.
+Affordable = Callable[[Sequence[str]], float]
 
 
 class Rounds:
@@ -40,7 +39,7 @@ class Rounds:
 
     @property
     def level(self) -> float:
-        """Of the tests that are made when all is over."""
+        """Error level of the final tests."""
         return LEVEL - self.spent
 
     @property
@@ -82,7 +81,7 @@ class Rounds:
         """
         if self._ended >= self.planned:
             return False
-        if self.history[-1][1] < LEAST:
+        if self.history[-1][1] < MIN_IMAGES:
             return affordable(self.alive) >= 1
         level = _INTERIM * LEVEL / (self.planned - 1)
         self.spent += level
@@ -116,6 +115,6 @@ class Rounds:
 
 def _far_behind(difference: Tensor) -> bool:
     """Whether the mean of a difference (n,) to the leader is two standard errors from 0; not shown by many at once."""
-    if len(difference) < LEAST:
+    if len(difference) < MIN_IMAGES:
         return False
     return float(difference.mean()) > _FAR * float(difference.std()) / math.sqrt(len(difference))

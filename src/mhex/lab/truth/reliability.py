@@ -1,9 +1,9 @@
-"""Judging the judges: how well metrics rank explanation methods where the truth is known."""
+"""Reliability of metrics: how well they rank explanation methods where the truth is known."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -13,13 +13,14 @@ from torch import Tensor
 
 from mhex.judge.controls import is_control
 from mhex.judge.report import Report
+from mhex.metrics.registry import all_metrics
 from mhex.recommend.score import DEFAULT, score_of
 from mhex.stats.comparison import pair_tests
 from mhex.stats.correlation import rank_correlation
 from mhex.stats.intervals import bootstrap
 
 Kind = Literal["CNN", "ViT", "text"]
-TRUTHS = ("truth-first", "truth-point", "truth-auroc", "truth-rank", "truth-sign", "truth-mass")
+TRUTHS = tuple(name for name in all_metrics() if name.startswith("truth-"))
 TRUTH = "truth"  # by which methods are ranked, and regret is counted: the mean of these three, of each image
 _MEAN = ("truth-first", "truth-point", "truth-auroc")
 RECOMMEND = "score of mhex.recommend"  # three columns of one metric, which are joined
@@ -92,23 +93,23 @@ def evidence_of(report: Report, network: str, task: str, family: str, kind: Kind
     return Evidence(network, task, family, kind, methods, truth, values, rows)
 
 
-def order_of(evidence: Evidence, scores: Tensor, truth: str = TRUTH) -> float:
+def order_of(evidence: Evidence, scores: Tensor) -> float:
     """Spearman's rho over methods and control maps of scores (M,) and truth; NaN where either is constant."""
-    right = evidence.right(truth)
+    right = evidence.right()
     valid = scores.isfinite() & right.isfinite()
     return float(rank_correlation(scores[valid], right[valid]))
 
 
-def regret_of(evidence: Evidence, scores: Tensor, truth: str = TRUTH, among: Sequence[str] | None = None) -> float:
+def regret_of(evidence: Evidence, scores: Tensor, among: Sequence[str] | None = None) -> float:
     """Truth of the best method less truth of the method with the highest score; control maps are not chosen.
 
     Of equal highest scores, their mean truth counts. `among` names the methods that there was time for.
     """
-    right = evidence.right(truth)
+    right = evidence.right()
     choices = [n for n in evidence.methods_only.tolist() if among is None or evidence.methods[n] in among]
-    some = scores[choices].nan_to_num(-math.inf)
-    named = right[choices][some == some.max()].nanmean()
-    return float(right[choices].nan_to_num(-math.inf).max() - named)
+    values = scores[choices].nan_to_num(-math.inf)
+    chosen = right[choices][values == values.max()].nanmean()
+    return float(right[choices].nan_to_num(-math.inf).max() - chosen)
 
 
 def agreement_of(evidence: Evidence, scores: Tensor) -> tuple[float, int]:
@@ -120,8 +121,8 @@ def agreement_of(evidence: Evidence, scores: Tensor) -> tuple[float, int]:
 
 
 @dataclass(frozen=True)
-class Judged:
-    """A metric as a judge of methods: means over networks with their 95 % bootstrap intervals over networks."""
+class MetricReliability:
+    """How well a metric ranks methods: means over networks with their 95 % bootstrap intervals over networks."""
 
     name: str
     networks: int  # on which it has values
@@ -131,21 +132,17 @@ class Judged:
     pairs: tuple[float, float, float]  # share of clear pairs in the right order
 
 
-Scorer = Callable[[Evidence], Tensor | None]
-
-
-def judge(name: str, evidences: Sequence[Evidence], scorer: Scorer | None = None, truth: str = TRUTH) -> Judged:
-    """Judge a metric, or a score (M,) of one's own, on several networks; those without values do not count."""
+def metric_reliability(name: str, evidences: Sequence[Evidence]) -> MetricReliability:
+    """How well a metric ranks methods on several networks; those without values do not count."""
     rows = []
     for evidence in evidences:
-        scores = evidence.values.get(name) if scorer is None else scorer(evidence)
+        scores = evidence.values.get(name)
         if scores is not None and bool(scores.isfinite().any()):
-            pairs = agreement_of(evidence, scores)[0]
-            rows.append((order_of(evidence, scores, truth), regret_of(evidence, scores, truth), pairs))
+            rows.append((order_of(evidence, scores), regret_of(evidence, scores), agreement_of(evidence, scores)[0]))
     table = torch.tensor(rows, dtype=torch.float64).view(-1, 3)
     spans = [with_interval(column) for column in table.unbind(1)]
     worst = float(table[:, 1].max()) if len(table) else math.nan
-    return Judged(name, len(rows), spans[0], spans[1], worst, spans[2])
+    return MetricReliability(name, len(rows), spans[0], spans[1], worst, spans[2])
 
 
 def with_interval(values: Tensor) -> tuple[float, float, float]:
@@ -157,7 +154,7 @@ def with_interval(values: Tensor) -> tuple[float, float, float]:
     return float(rows.mean()), float(low), float(high)
 
 
-def random_pick(evidence: Evidence, truth: str = TRUTH) -> float:
+def random_pick(evidence: Evidence) -> float:
     """Regret of a method that is drawn at random."""
-    right = evidence.right(truth)[evidence.methods_only]
+    right = evidence.right()[evidence.methods_only]
     return float(right.nan_to_num(-math.inf).max() - right.nanmean())

@@ -17,11 +17,11 @@ class Answers:
     """What the model said of samples without some sets of units; the first rows are of the samples as they are."""
 
     rows: dict[int, int]  # place of each set in the tables, by its code
-    tables: list[Tensor]  # see `Removal.ask`, each (M, ...)
+    tables: list[Tensor]  # see `UnitRemoval.ask`, each (M, ...)
 
 
 @dataclass(frozen=True)
-class Removal:
+class UnitRemoval:
     """Units of samples in the order of a map."""
 
     subject: Subject

@@ -18,8 +18,16 @@ from mhex.errors import ArgumentError
 from mhex.inputs.preprocess import Preprocess
 from mhex.lab.truth import bench
 from mhex.lab.truth.bench import TruthNetwork, all_networks, networks_by_name, run_bench, stored_evidence
-from mhex.lab.truth.judges import RECOMMEND, Evidence, agreement_of, judge, order_of, random_pick, regret_of
 from mhex.lab.truth.page import truth_page
+from mhex.lab.truth.reliability import (
+    RECOMMEND,
+    Evidence,
+    agreement_of,
+    metric_reliability,
+    order_of,
+    random_pick,
+    regret_of,
+)
 from mhex.lab.truth.task import all_tasks
 
 METHODS = ("a", "b", "c", "control:random")
@@ -67,11 +75,11 @@ def test_only_pairs_that_truth_tells_apart_count() -> None:
 
 def test_a_metric_is_judged_on_the_networks_that_have_it() -> None:
     first, second = made({"m": [4, 2, 3, 1]}), made({"m": [1, 2, 3, 0], "n": [4, 2, 3, 1]}, network="other")
-    judged = judge("m", [first, second])
+    judged = metric_reliability("m", [first, second])
     assert (judged.networks, judged.worst) == (2, pytest.approx(0.2))
     assert judged.regret[0] == pytest.approx(0.1)
-    assert judge("n", [first, second]).networks == 1
-    assert math.isnan(judge("n", [first, second]).order[1])  # one network has no interval
+    assert metric_reliability("n", [first, second]).networks == 1
+    assert math.isnan(metric_reliability("n", [first, second]).order[1])  # one network has no interval
 
 
 def test_networks_have_tasks_and_some_are_for_choosing_alone() -> None:
@@ -109,8 +117,8 @@ def network(monkeypatch: pytest.MonkeyPatch) -> TruthNetwork:
     monkeypatch.setattr("mhex.lab.truth.page.all_networks", lambda: [entry])
     monkeypatch.setattr(bench, "load", lambda name: bundle)
     monkeypatch.setattr(bench, "refuse_missing", lambda names: None)
-    monkeypatch.setattr(bench, "IMAGE_JUDGES", ("saco", ("deletion", {"steps": 4}), "removal"))
-    monkeypatch.setattr(bench, "EXPLAINING_JUDGES", (("balanced", {"draws": 0}),))
+    monkeypatch.setattr(bench, "IMAGE_METRICS", ("saco", ("deletion", {"steps": 4}), "removal"))
+    monkeypatch.setattr(bench, "EXPLAINING_METRICS", (("balanced", {"draws": 0}),))
     monkeypatch.setattr(bench, "QUICK_SAMPLES", 3)
     entries = {name: spec for name, spec in bench_methods().items() if name in ("conservative-lrp", "input-x-gradient")}
     monkeypatch.setattr("mhex.judge.plan.all_methods", lambda: entries)

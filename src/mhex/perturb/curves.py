@@ -1,4 +1,4 @@
-"""Grids: how many units are removed at each point of a curve, and how the area under it is taken."""
+"""Curves: how many units are removed at each of their points, and the areas under them."""
 
 from collections.abc import Sequence
 from typing import Literal

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from mhex.recommend.elimination import Rounds
 from mhex.recommend.result import LEVEL
-from mhex.recommend.rounds import Rounds
 
 CONTROLS = ("control:random", "control:gaussian")
 
@@ -88,7 +88,7 @@ def test_a_centred_map_leaves_when_all_are_above_it() -> None:
 def test_errors_of_equal_methods_are_rare(monkeypatch: pytest.MonkeyPatch, rounds: bool) -> None:
     """Of 60 races with errors of 5 %, more than eight have one with a probability of 0.2 %; 25 % would give 15."""
     monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "benchmarks"))
-    monkeypatch.setattr("mhex.stats.simultaneous.FLIPS", 400)
+    monkeypatch.setattr("mhex.stats.simultaneous.FAMILY_FLIPS", 400)
     from race_statistics import Case, rates
 
     found = rates(Case("", 12, 20, rounds=rounds), 60)
@@ -100,7 +100,7 @@ def test_errors_of_equal_methods_are_rare(monkeypatch: pytest.MonkeyPatch, round
 
 def test_a_method_ahead_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "benchmarks"))
-    monkeypatch.setattr("mhex.stats.simultaneous.FLIPS", 400)
+    monkeypatch.setattr("mhex.stats.simultaneous.FAMILY_FLIPS", 400)
     from race_statistics import Case, rates
 
     found = rates(Case("", 12, 60, correlation=0.5, ahead=0.5, lead=1.0), 10)

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 import mhex
 from mhex.errors import CaptureError
-from mhex.heads.block import ExplainerBlock, pool
+from mhex.heads.explainer_block import ExplainerBlock, pool
 from mhex.heads.predictors import watched
 from support.hosts import CLASSES, MAIN, attached, host, inputs, run, stir
 
