@@ -33,7 +33,6 @@ from mhex.lab.suites.stored import RECORD, read_record, stored_result
 
 _STEPS = 200  # that a standard deviation has at least: a mean is then wrong by 0.08 % of its 95 % interval at most
 _DIGITS = 4  # significant ones
-_TIMES = 4  # decimal places of seconds on pages
 
 
 def packed(report: Report, rounded: Callable[[Any, Any], Any]) -> Any:
@@ -47,11 +46,10 @@ def packed(report: Report, rounded: Callable[[Any, Any], Any]) -> Any:
     order = np.lexsort((rows.column("image").to_pylist(), methods, columns, metrics))
     groups = _places(zip(metrics[order], columns[order], methods[order], strict=True))
     rows = rows.take(order)
-    values, seconds = (np.asarray(rows.column(name).to_pylist(), np.float64) for name in ("value", "explain_seconds"))
+    values = np.asarray(rows.column("value").to_pylist(), np.float64)
     table = {name: rows.column(name) for name in rows.column_names}
     table["value"] = pa.array(rounded(values, groups))
     table["seconds"] = pa.array(np.full(len(values), np.nan))  # no page has those of metrics
-    table["explain_seconds"] = pa.array(seconds.round(_TIMES))
     rows = pa.table(table)
     check_that(Report(rows).methods == report.methods, "rows of every method by the first metric", "none of some")
     return rows
