@@ -31,7 +31,7 @@ from mhex.lab.config.suite import find_suite, read_suite
 from mhex.lab.suites.page import fingerprint, write_page
 from mhex.lab.suites.stored import RECORD, read_record, stored_result
 
-_STEPS = 200  # that a standard deviation has at least: a mean is then wrong by 0.08 % of its 95 % interval at most
+_STEPS = 200  # of rounding in a standard deviation: a mean moves by some 0.07 % of half its 95 % interval
 _DIGITS = 4  # significant ones
 
 
