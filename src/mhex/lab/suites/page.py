@@ -41,7 +41,7 @@ def write_page(result: SuiteResult, path: Path) -> list[Path]:
     with writing(path):
         (path.parent / (_IMAGES if charts else "")).mkdir(parents=True, exist_ok=True)
     files = [save_figure(chart, path.parent / chart_path(result, label)) for label, chart in charts.items()]
-    write_text(suite_page(result), path)  # the last, because it links the charts
+    write_text(suite_page(result, path.parent), path)  # the last, because it links the charts
     return [path, *files]
 
 
@@ -55,18 +55,21 @@ def suite_charts(result: SuiteResult) -> dict[str, Figure]:
     return charts
 
 
-def chart_path(result: SuiteResult, label: str) -> str:
-    """Where the chart of a model is, seen from the page; empty where it has no curves or the suite asks for none."""
+def chart_path(result: SuiteResult, label: str, folder: Path | None = None) -> str:
+    """Where the chart of a model is, seen from the page; empty where the suite asks for none.
+
+    It is empty, too, where there are no curves to draw it from, and no chart of an earlier call in the page's folder.
+    """
     report, quick = result.reports[label], "-quick" if result.quick else ""
-    if not result.suite.charts or not any(report.has_curves(metric) for metric in report.metrics):
-        return ""
-    return f"{_IMAGES}/{result.suite.name}{quick}-{label}.svg"
+    path = f"{_IMAGES}/{result.suite.name}{quick}-{label}.svg"
+    exists = folder is not None and (folder / path).is_file()
+    return path if result.suite.charts and (exists or any(map(report.has_curves, report.metrics))) else ""
 
 
-def suite_page(result: SuiteResult) -> str:
-    """Write a suite's page, which links charts, where the suite asks for them, as files in a folder `images`."""
+def suite_page(result: SuiteResult, folder: Path | None = None) -> str:
+    """Write a suite's page for a folder; where the suite asks for charts, it links them as files in `images` there."""
     records = {label: result.record["models"][label] for label in result.reports}
-    page = _template().render(result=result, records=records, numbers=fingerprint(result))
+    page = _template().render(result=result, records=records, numbers=fingerprint(result), folder=folder)
     return re.sub(r"\n{3,}", "\n\n", page).strip() + "\n"
 
 

@@ -225,6 +225,22 @@ def test_binary_cifar_is_placed(folder, downloads):
         get("cifar100", downloads / "cifar-10-binary.tar.gz")
 
 
+def test_cifar100_is_placed(folder, downloads):
+    pixels = cifar_records([0] * 5, 1)[0]
+    records = b"".join(bytes([fine // 5, fine]) + pixels[fine % 5].tobytes() for fine in range(100))
+    words = {"fine": 100, "coarse": 20}
+    names = {
+        f"{kind}_label_names.txt": "\n".join(f"{kind}_{k}" for k in range(n)).encode() for kind, n in words.items()
+    }
+    members = {f"cifar-100-binary/{name}": content for name, content in names.items()}
+    members |= {f"cifar-100-binary/{split}.bin": records for split in ("train", "test")}
+    get("cifar100", write_tar(downloads / "cifar-100-binary.tar.gz", members))
+    loaded = data_entry("cifar100").load("test")
+    assert loaded.labels.tolist() == list(range(100))
+    assert loaded.classes[7] == "fine_7"
+    assert loaded.images[7].equal(torch.from_numpy(pixels[2].reshape(3, 32, 32)))
+
+
 NEWS = [
     ("3", "Fears", 'A "quoted" text\\'),
     ("4", "Race", " starts with a space"),
