@@ -24,26 +24,26 @@ from mhex.stats.correlation import rank_correlation
 from mhex.viz import comparison
 from study_charts import stacked
 from study_page import interval_of, made_by, parser_of, save_samples, table, write_page
-from two_classes import INSIDE, ahead, animals_on, both_maps, both_table, flat_row, inside, view
+from two_classes import INSIDE, Views, ahead, animals_on, both_maps, both_table, flat_row, inside, view
 
-MODEL, OWN, PASSES = "zoo:pets-vit-simclr-probe", "cdam", 16
-VIEWS = {
-    OWN: view("cdam"),
-    "cdam-integrated": view("cdam-integrated"),
-    "cdam-smooth": view("cdam-smooth", sigma=0.4),  # the noise that was chosen on training photos
-    "transformer-attribution": view("transformer-attribution"),
-    "partial-lrp": view("partial-lrp"),
-    "attention": view("attention"),
-    "smoothgrad": view("smoothgrad", n=PASSES),
-    "integrated-gradients": view("integrated-gradients", steps=PASSES),
-    "input-x-gradient": view("input-x-gradient"),
-}
+MODEL, OWN = "zoo:pets-vit-simclr-probe", "cdam"
 BEFORE = "cdam, before the norm"
 SIMILARITIES: tuple[Similarity, ...] = ("dot", "cosine", "l2")
 BATCH, SHOWN = 20, 2
 
 
-def single_rows(bundle: mhex.Bundle, items: Sequence[Any], seed: int) -> list[list[Any]]:
+def published(passes: int) -> Views:
+    """The nine methods of the paper's tables, those of many passes with so many."""
+    plain = (OWN, "cdam-integrated", "transformer-attribution", "partial-lrp", "attention", "input-x-gradient")
+    return {
+        **{name: view(name) for name in plain},
+        "cdam-smooth": view("cdam-smooth", sigma=0.4),  # the noise that was chosen on training photos
+        "smoothgrad": view("smoothgrad", n=passes),
+        "integrated-gradients": view("integrated-gradients", steps=passes),
+    }
+
+
+def single_rows(bundle: mhex.Bundle, items: Sequence[Any], views: Views, seed: int) -> list[list[Any]]:
     """Rows by method for the predicted class of single photos: share on the animal, likeness to CDAM's map."""
     found: dict[str, tuple[list[Tensor], list[Tensor]]] = {}
     areas = []
@@ -54,7 +54,7 @@ def single_rows(bundle: mhex.Bundle, items: Sequence[Any], seed: int) -> list[li
         target = mhex.explain(bundle, photos, OWN).target
         maps = {
             name: mhex.explain(bundle, photos, method, target, seed=seed, progress=False, **options).scores.cpu()
-            for name, (method, options) in (VIEWS | {BEFORE: view("cdam", site="block_input")}).items()
+            for name, (method, options) in views.items()
         }
         for name, scores in maps.items():
             on, alike = found.setdefault(name, ([], []))
@@ -97,7 +97,10 @@ def _always(one: mhex.Concept) -> Target:
 
 def main() -> None:
     """Measure, draw and write."""
-    wanted = parser_of(__doc__, 40, "pictures of two animals, and photos").parse_args()
+    parser = parser_of(__doc__, 40, "pictures of two animals, and photos")
+    parser.add_argument("--passes", type=int, default=16, help="of the methods that have 50 in the paper (16)")
+    wanted = parser.parse_args()
+    views = published(wanted.passes)
     started, seed, bundle = time.perf_counter(), wanted.seed, mhex.load(MODEL)
     bundle.model.to(wanted.device)
     pets = load_pets("test", trimaps=True)
@@ -105,24 +108,25 @@ def main() -> None:
         raise SystemExit("The pets have no masks.")
     pairs = side_by_side(pets, wanted.images, seed)
     places = animals_on(pets.trimaps, pairs.rows)
-    found = both_maps(bundle, pairs, places, VIEWS | {BEFORE: view("cdam", site="block_input")}, seed)
+    every = {**views, BEFORE: view("cdam", site="block_input")}
+    found = both_maps(bundle, pairs, places, every, seed)
     head, rows = both_table(found, seed)
     rivals = [name for name in found if name != OWN]
     items = data_entry("pets").items("test", limit=wanted.images)
-    single = single_rows(bundle, items, seed)
+    single = single_rows(bundle, items, every, seed)
     similar = similarity_rows(bundle, pairs, seed)
     breeds = pairs.breeds[:SHOWN].to(wanted.device)
-    both = [mhex.explain(bundle, pairs.photos[:SHOWN], m, breeds, seed=seed, **o) for m, o in VIEWS.values()]
+    both = [mhex.explain(bundle, pairs.photos[:SHOWN], m, breeds, seed=seed, **o) for m, o in views.values()]
     photos = [items[k * len(items) // 4]["image"] for k in range(4)]
     target = mhex.explain(bundle, photos, OWN).target
-    alone = [mhex.explain(bundle, photos, m, target, seed=seed, **o) for m, o in VIEWS.values()]
-    names = list(VIEWS)
+    alone = [mhex.explain(bundle, photos, m, target, seed=seed, **o) for m, o in views.values()]
+    names = list(views)
     sheets = {
         "cdam-two-animals.jpg": comparison(both, samples=range(SHOWN), labels=names, title="One picture, two targets"),
         "cdam-one-animal.jpg": comparison(alone, samples=range(4), labels=names, title="The predicted class"),
     }
     pictures = [
-        save_samples(sheet, name, f"Maps of {len(VIEWS)} methods, {words}")
+        save_samples(sheet, name, f"Maps of {len(views)} methods, {words}")
         for (name, sheet), words in zip(sheets.items(), ("two targets", "one target"), strict=True)
     ]
     count = f"{len(pairs.photos)} pictures of two animals and {len(items)} test photos"
@@ -137,7 +141,7 @@ def main() -> None:
             "and the paper's scans of lungs are not at hand. What no page had are all methods beside each other, for "
             "several targets and for one; here they are.",
             made_by(wanted, count, time.perf_counter() - started)
-            + f" `smoothgrad` and `integrated-gradients` have {PASSES} passes, not the published 50.",
+            + f" `smoothgrad` and `integrated-gradients` have {wanted.passes} passes, in the paper 50.",
             "## Two targets",
             "The middle halves of a cat's and a dog's photo (test split) side by side; maps of the breed of either. "
             "*Share*: of the positive part of a map, how much lies on the half that shows its breed, mean of both "

@@ -171,6 +171,16 @@ def head_numbers(bundle: mhex.Bundle, items: Sequence[Any]) -> tuple[list[list[A
     return rows, [[name, interval_of(stacked(values))] for name, values in alike.items()], words
 
 
+def follows(animals: Numbers, topics: Numbers, seed: int) -> str:
+    """Whether the maps follow their target, in words."""
+    both = [interval_of(found[OWN][SHARE], seed) for found in (animals, topics)]
+    kind = "follows" if all(one.low > 0.5 for one in both) else "is not shown to follow"
+    return (
+        f"- `{OWN}` {kind} its target: the share is {both[0]} on pictures and {both[1]} on texts, where a map without "
+        "a class has 0.5."
+    )
+
+
 def text_picture(bundle: mhex.Bundle, wanted: Any) -> str:
     """Made-up texts of two topics, coloured for each of them."""
     maps = [mhex.explain(bundle, list(TEXTS), name, list(TOPICS), seed=wanted.seed) for name in DRAWN_TEXT]
@@ -247,6 +257,7 @@ def main() -> None:
             table(["map", "on the animal", "below 0"], heads),
             table(["heads", "rank correlation"], alike),
             "## Reading",
+            f"{follows(animals, topics, seed)}\n"
             f"- By halves of pictures `{OWN}` is {ahead(animals, OWN, rivals, seed)}.\n"
             f"- By animals `{OWN}` is {ahead(animals, OWN, rivals, seed, INSIDE)}.\n"
             f"- By parts of texts `{OWN}` is {ahead(topics, OWN, TEXT_METHODS[1:], seed)}.\n"

@@ -53,8 +53,10 @@ def curves_of(subject: Subject, maps: Tensor, seed: int) -> dict[str, Tensor]:
 
 def measure(bundle: mhex.Bundle, items: Sequence[Any], seed: int) -> Curves:
     """Curves of all images by judge, order and map."""
+    device = next(bundle.model.parameters()).device
     judges = {
-        words: bundle.model if name is None else evaluator_of(bundle, mhex.load(name)) for words, name in JUDGES.items()
+        words: bundle.model if name is None else evaluator_of(bundle, mhex.load(name)).to(device)
+        for words, name in JUDGES.items()
     }
     parts: dict[tuple[str, str, str], list[Tensor]] = {}
     for ids, photos, labels in batches(items):
