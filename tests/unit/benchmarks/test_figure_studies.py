@@ -14,10 +14,11 @@ from PIL import Image
 import mhex
 from cdam_concepts import side_by_side
 from ead_contrast import highest
-from gradtoken_classes import share_on_part, text_pairs
+from gradtoken_classes import OWN, follows, share_on_part, text_pairs
 from mhex.lab.datasets import Pets, TextSet
 from mhex.lab.datasets.sets import two_class_items
-from mhex_figures import area, kinds_of, share_better
+from mhex_figures import JUDGES, area, claims, kinds_of, share_better, worst
+from study_page import Interval
 from two_classes import ALIKE, INSIDE, SHARE, Pairs, ahead, animals_on, both_maps, both_table, inside, view
 
 
@@ -158,3 +159,32 @@ def test_a_power_of_a_map_keeps_its_highest_quarter() -> None:
     assert quarter.flatten(1).sum(1).tolist() == [16.0] * 3
     assert torch.equal(quarter, highest(maps**4, [0, 1, 2]))
     assert float(maps[quarter == 1].min()) > float(maps[quarter == 0].min())
+
+
+def test_a_target_is_followed_only_if_both_shares_lie_above_one_half() -> None:
+    high, low = torch.linspace(0.6, 0.8, 12).double(), torch.linspace(0.4, 0.6, 12).double()
+    numbers = [{OWN: {SHARE: values}} for values in (high, low)]
+    assert f"`{OWN}` follows its target: the share is 0.700 " in follows(numbers[0], numbers[0], 0)
+    for pair in (numbers, numbers[::-1]):
+        assert "is not shown to follow its target" in follows(pair[0], pair[1], 0)
+
+
+def test_claims_name_the_judges_by_which_a_curve_of_heads_is_lower() -> None:
+    level = {"itself": 0.3, "a ViT": 0.6}
+    curves = {
+        (judge, order, name): torch.full((6, 5), level[judge] if name == "mhex" else 0.5).double()
+        for judge in JUDGES
+        for order in ("deletion", "insertion")
+        for name in ("mhex", "gradcam")
+    }
+    curves["a ViT", "insertion", "mhex"] -= 0.2
+    said = claims(curves)
+    assert "deletion drops faster here: itself; by which insertion comes back more slowly: itself and a ViT." in said
+
+
+def test_the_worst_kind_has_the_largest_area_of_deletion() -> None:
+    def one(mean: float) -> Interval:
+        return Interval(mean, mean, mean, 3)
+
+    rows = [["a", one(0.9), one(0.9), one(0.2), one(0.9), 3], ["b", one(0.1), one(0.1), one(0.4), one(0.3), 3]]
+    assert "the kind *b*: 0.400" in worst(rows)
