@@ -141,8 +141,9 @@ def worst(rows: Sequence[Sequence[Any]]) -> str:
     """The kind of cell that heads explain worst by deletion, in words."""
     row = max(rows, key=lambda row: row[3].mean)
     return (
-        f"- By deletion maps of heads are worst for the kind *{row[0]}*: {row[3]}, Grad-CAM {row[4]} ({row[5]} "
-        "images). There the picture shows what heads mark."
+        f"- By deletion maps of heads are worst for the kind *{row[0]}*: {row[3]}, Grad-CAM {row[4]} ({row[6]} "
+        "images). Of an image without any cell, all in its mean colour, the network still gives this kind a "
+        f"probability of {row[5]}."
     )
 
 
@@ -219,8 +220,9 @@ def likeness(bundle: mhex.Bundle, items: Sequence[Any], seed: int) -> tuple[list
 
 
 def kind_rows(names: Sequence[str], labels: Tensor, middle: Mapping[str, Tensor], curves: Curves) -> list[list[Any]]:
-    """Rows by kind of cell: likeness of both maps to a centred blob, and their areas of deletion."""
-    columns = [*middle.values(), *(area(curves["itself", "deletion", name]) for name in METHODS)]
+    """Rows by kind of cell: likeness of both maps to a centred blob, areas of deletion, and what is left at its end."""
+    own = [curves["itself", "deletion", name] for name in METHODS]
+    columns = [*middle.values(), *(area(values) for values in own), own[0][:, -1]]
     rows = []
     for kind in sorted(set(labels.tolist())):
         here = [interval_of(values[labels == kind]) for values in columns]
@@ -286,8 +288,8 @@ def page(wanted: Any, curves: Curves, drawn: Mapping[str, Any], facts: str) -> N
             drawn["maps"],
             table(["map", "rank correlation with MHEX", "share above 0.2", "share above 0.5"], drawn["alike"]),
             "By kind of cell: rank correlation with a blob in the middle of the image, where the cell is, and area of "
-            "deletion, read of itself.",
-            table(["kind of cell", *kinds, "images"], drawn["kinds"]),
+            "deletion, read of itself; and the probability of the kind when all pixels are removed.",
+            table(["kind of cell", *kinds, "all removed", "images"], drawn["kinds"]),
             "## Reading",
             f"{reading(curves)}\n{claims(curves)}\n{worst(drawn['kinds'])}",
         ],

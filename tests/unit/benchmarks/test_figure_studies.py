@@ -186,5 +186,6 @@ def test_the_worst_kind_has_the_largest_area_of_deletion() -> None:
     def one(mean: float) -> Interval:
         return Interval(mean, mean, mean, 3)
 
-    rows = [["a", one(0.9), one(0.9), one(0.2), one(0.9), 3], ["b", one(0.1), one(0.1), one(0.4), one(0.3), 3]]
+    rows = [["a", *map(one, (0.9, 0.9, 0.2, 0.9, 0.7)), 3], ["b", *map(one, (0.1, 0.1, 0.4, 0.3, 0.6)), 3]]
     assert "the kind *b*: 0.400" in worst(rows)
+    assert "a probability of 0.600" in worst(rows)
