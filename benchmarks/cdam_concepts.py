@@ -28,11 +28,13 @@ class Pairs:
 
     Attributes:
         photos: The pictures.
-        breeds: Breeds of the left and the right half, (N, 2).
+        rows: Numbers of the photos that the left and the right half are of, (N, 2).
+        breeds: Breeds of both, (N, 2).
         species: Species of both, (N, 2), places in `SPECIES`.
     """
 
     photos: list[Image.Image]
+    rows: Tensor
     breeds: Tensor
     species: Tensor
 
@@ -40,11 +42,15 @@ class Pairs:
 def side_by_side(pets: Pets, limit: int, seed: int) -> Pairs:
     """Pictures of the test split, and what each half shows."""
     photos = two_class_items(pets, "side-by-side", limit=limit, seed=seed)
-    # Who comes together, and where, depends on labels and seed alone: pictures made of plain tiles tell it.
-    tiles = pets.labels.to(torch.uint8)[:, None, None, None].expand(-1, 3, 2, 2).contiguous()
+    # Who comes together, and where, depends on labels and seed alone: pictures made of numbered tiles tell it.
+    number = torch.arange(len(pets))
+    colours = torch.stack([number // 256, number % 256, 0 * number], 1).to(torch.uint8)
+    tiles = colours[:, :, None, None].expand(-1, -1, 2, 2).contiguous()
     twins = two_class_items(replace(pets, images=tiles, trimaps=None), "side-by-side", limit=limit, seed=seed)
-    breeds = torch.tensor([[twin["image"].getpixel((place, 0))[0] for place in (0, 1)] for twin in twins])
-    return Pairs([item["image"] for item in photos], breeds, torch.tensor(pets.class_species)[breeds])
+    pixels = torch.tensor([[twin["image"].getpixel((place, 0)) for place in (0, 1)] for twin in twins])
+    rows = 256 * pixels[..., 0] + pixels[..., 1]
+    breeds = pets.labels[rows]
+    return Pairs([item["image"] for item in photos], rows, breeds, torch.tensor(pets.class_species)[breeds])
 
 
 def concept(bundle: mhex.Bundle, pets: Pets, rows: Tensor, name: str, seed: int) -> mhex.Concept:
