@@ -79,6 +79,10 @@ def test_one_band_of_many_methods_with_names_that_can_be_read(image):
 def test_columns_wrap_if_asked(image):
     many = [image(torch.rand(1, 4, 4), method=f"m{n}") for n in range(5)]
     assert count(comparison(many, columns=2), "panel") == 5 + 3
+    # Bands are about equally wide: five methods in up to four columns are three and two, each beside the photo.
+    boxes = [axes.get_position() for axes in comparison(many, columns=4).axes if axes.get_label() == "panel"]
+    heights = [round(box.y0, 4) for box in boxes]
+    assert sorted(heights.count(height) for height in set(heights)) == [3, 4]
     with pytest.raises(ArgumentError, match="columns=0"):
         comparison(many, columns=0)
 
