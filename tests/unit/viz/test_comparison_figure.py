@@ -6,6 +6,7 @@ from matplotlib.text import Text
 
 from mhex.errors import ArgumentError, ArgumentTypeError
 from mhex.viz import comparison, save_figure
+from mhex.viz.captions import legend, legends
 
 
 def words(drawn):
@@ -34,6 +35,12 @@ def test_a_row_per_class_and_a_column_per_method(three):
         said
     )
     assert "rollout gives every class the same scores." in said
+
+
+def test_the_legend_is_that_of_a_method_that_looks_at_the_class(three):
+    # Here the first map does not look at it, and would speak of any class.
+    (bar,) = legends([three[1], three[0]], ["tabby"])
+    assert bar == legend(three[0], ["tabby"]) != legend(three[1], ["tabby"])
 
 
 def test_one_legend_if_all_are_unsigned(three):
