@@ -211,10 +211,14 @@ def test_a_text_may_bound_how_many_tokens():
     assert AverageDrop("mhex_text").protocol.most == 20
 
 
-@pytest.mark.parametrize(("rounding", "numbers"), [("down", (2, 1, 5)), ("up", (3, 1, 5))])
-def test_shares_of_tokens_are_rounded(rounding, numbers):
+@pytest.mark.parametrize(
+    ("fraction", "rounding", "numbers"),
+    # Of 10, 2 and 20 tokens: 2.5, 0.5 and 5; or 2.2, 0.44 and 4.4, where the nearest number is not the one above.
+    [(0.25, "down", (2, 1, 5)), (0.25, "up", (3, 1, 5)), (0.22, "down", (2, 1, 4)), (0.22, "up", (3, 1, 5))],
+)
+def test_shares_of_tokens_are_rounded(fraction, rounding, numbers):
     subject = Subject(bert(), TEXTS, label=[1, 1, 1], tokenizer=tokenizer())
-    metric = AverageDrop("mhex_text", fraction=0.25, rounding=rounding)
+    metric = AverageDrop("mhex_text", fraction=fraction, rounding=rounding)
     found = metric.score(*metric.of(Case(subject, scores_of(TEXTS))))[:, 0]
     near(found, [text_drop("mhex_text", text, number) for text, number in zip(TEXTS, numbers, strict=True)])
 

@@ -160,8 +160,9 @@ def test_what_the_user_says_counts() -> None:
         assert value.probabilities is None
     with pytest.raises(ArgumentError, match="outputs 'logits' or 'probabilities'"):
         mhex.explain(model, X, "gradcam", outputs="softmax")  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match="Expected outputs between 0 and 1"):
-        mhex.explain(Small(3, same, bias=2.0), X, "gradcam", outputs="probabilities")
+    for wrong in (Small(3, same, bias=2.0), Small(3, lambda z: -z.abs() - 2.0)):  # also scores that are all below 0
+        with pytest.raises(ArgumentError, match="Expected outputs between 0 and 1"):
+            mhex.explain(wrong, X, "gradcam", outputs="probabilities")
     with pytest.raises(ArgumentError, match="outputs of a regression are values"):
         mhex.explain(model, X, "gradcam", task="regression", outputs="probabilities")
 

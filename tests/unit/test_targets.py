@@ -36,6 +36,12 @@ def test_classes_of_each_sample(target, index, several):
         assert resolved.score(Outcome(LOGITS), k).tolist() == expected
 
 
+def test_a_class_whose_name_is_top2_is_a_class():
+    resolved = resolve_target("top2", LOGITS, ["dress", "top2", "hat"])
+    assert resolved.index.tolist() == [[1], [1]]
+    assert not resolved.several
+
+
 def test_a_function_is_a_target():
     resolved = resolve_target(lambda logits: logits[:, 1] - logits[:, 0], LOGITS)
     assert resolved.score(Outcome(LOGITS), 0).tolist() == [3.0, -3.0]

@@ -123,10 +123,12 @@ def test_tiff_says_its_depth_or_its_largest_value():
     for tags in ({"t281": 4000}, {"t281": 1023}, {"t281": 65535}, {"t280": 7, "t281": 4095}):
         with pytest.raises(ArgumentError, match="window="):
             upright_rgb(tiff(np.minimum(TWELVE, 4000).tobytes(), 16, **tags))
-    pairs = [(a >> 4, (a & 15) << 4 | b >> 8, b & 255) for a, b in TWELVE.tolist()]
-    packed = tiff(bytes(byte for pair in pairs for byte in pair), 12)
-    assert packed.mode == "I;16"
-    assert grey(upright_rgb(packed)) == AS_EIGHT
+    near_white = np.array([[0, 1001], [2048, 4087]], np.uint16)  # 4087 is 254.502 of 255 where 4095 is white
+    for values, light in ((TWELVE, AS_EIGHT), (near_white, [[0, 62], [128, 255]])):
+        pairs = [(a >> 4, (a & 15) << 4 | b >> 8, b & 255) for a, b in values.tolist()]
+        packed = tiff(bytes(byte for pair in pairs for byte in pair), 12)
+        assert packed.mode == "I;16"
+        assert grey(upright_rgb(packed)) == light
 
 
 def test_tiff_whose_white_is_zero_is_inverted():

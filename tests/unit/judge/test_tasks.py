@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import mhex
 from mhex.errors import ArgumentError
 from mhex.judge import cases
-from mhex.judge.plan import task_of_subject
+from mhex.judge.plan import MethodRun, task_of_subject
 from mhex.perturb import Subject
 from support.tiny_models import tiny
 
@@ -96,3 +96,13 @@ def test_the_cache_keeps_tasks_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     for task in ("classification", "multi-label", "classification", "multi-label"):
         judged(Linear(), task=task, cache=tmp_path)
     assert made == ["classification", "multi-label"]
+
+
+def test_the_cache_keeps_readings_of_outputs_apart(tmp_path: Any) -> None:
+    """Maps of the same numbers differ where these are logits and where they are probabilities."""
+    sample: Any = (MethodRun("rise"), ("digest",), torch.tensor([0]), 0)
+    logits, shares = (cases.MapCache(tmp_path, "model", "classification", way) for way in ("logits", "probabilities"))
+    logits.put(*sample, torch.ones(1, 2, 2))
+    assert shares.get(*sample) is None
+    shares.put(*sample, torch.zeros(1, 2, 2))
+    assert logits.get(*sample).equal(torch.ones(1, 2, 2))  # type: ignore[union-attr]

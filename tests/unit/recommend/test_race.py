@@ -250,6 +250,8 @@ def test_slow_ones_leave_so_that_the_others_have_enough() -> None:
     assert costs.limit == pytest.approx(2.0)
     slow = Costs(1, 5, {"a": 5, "b": 5, "c": 6, "d": 7, "e": 7})
     assert slow.over(methods) == slow.blocking(methods, 0.1) == []
+    # A race needs a rival: the slower of two stays, however much slower it is.
+    assert Costs(100, 2, {"a": 0.1, "b": 9.0}).blocking(methods[:2], 0.1) == []
 
 
 def test_passes_are_guessed_with_those_that_go_back() -> None:

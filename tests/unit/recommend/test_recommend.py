@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,18 @@ def test_pixel_times_gradient_wins_where_it_is_exact() -> None:
     text = str(found)
     assert text.startswith("Use input-x-gradient: the best of 3 methods on 12 samples of your data.")
     assert "All others are worse." in text
+
+
+def test_a_quicker_method_is_named_where_it_takes_less_than_half_the_time() -> None:
+    found = run()
+    best, rival, *others = found.table
+    for seconds, named in ((0.6, False), (0.4, True)):
+        equal = replace(rival, worse="no", seconds=seconds)
+        table = (replace(best, seconds=1.0), equal, *others)
+        sentences = replace(found, seconds=1.0, indistinguishable=(equal.method,), table=table).sentences()
+        words = f"The quickest of these is {equal.method}, with {spoken(seconds)}."
+        assert (words in sentences) is named
+        assert any(line.startswith("The quickest") for line in sentences) is named
 
 
 def test_faithfulness_is_the_closed_form() -> None:

@@ -33,6 +33,17 @@ def test_the_best_is_compared_in_pairs():
     assert 0.4 < found.sure < 0.95
 
 
+def test_an_image_that_one_method_lacks_decides_nothing():
+    best, other = scores(2.4, 0.0)
+    other[3] = math.nan
+    # A mean over images that only one of them has would be of other images, or no number at all.
+    for last in (["best", "other"], ["other", "best"]):
+        assert race_result({"best": best, "other": other}, last).best == "best"
+    lucky = best - 1.0
+    best[3], lucky[3] = -1000.0, math.nan
+    assert race_result({"best": best, "lucky": lucky}, ["lucky", "best"]).best == "best"
+
+
 def test_ties_are_not_ahead():
     best, _ = scores(2.4, 0.0)
     assert race_result({"best": best, "same": best.clone()}, ["best", "same"]).sure == 1

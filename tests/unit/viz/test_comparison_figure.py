@@ -6,6 +6,7 @@ from matplotlib.text import Text
 
 from mhex.errors import ArgumentError, ArgumentTypeError
 from mhex.viz import comparison, save_figure
+from mhex.viz.captions import legend, legends
 
 
 def words(drawn):
@@ -34,6 +35,12 @@ def test_a_row_per_class_and_a_column_per_method(three):
         said
     )
     assert "rollout gives every class the same scores." in said
+
+
+def test_the_legend_is_that_of_a_method_that_looks_at_the_class(three):
+    # Here the first map does not look at it, and would speak of any class.
+    (bar,) = legends([three[1], three[0]], ["tabby"])
+    assert bar == legend(three[0], ["tabby"]) != legend(three[1], ["tabby"])
 
 
 def test_one_legend_if_all_are_unsigned(three):
@@ -79,6 +86,10 @@ def test_one_band_of_many_methods_with_names_that_can_be_read(image):
 def test_columns_wrap_if_asked(image):
     many = [image(torch.rand(1, 4, 4), method=f"m{n}") for n in range(5)]
     assert count(comparison(many, columns=2), "panel") == 5 + 3
+    # Bands are about equally wide: five methods in up to four columns are three and two, each beside the photo.
+    boxes = [axes.get_position() for axes in comparison(many, columns=4).axes if axes.get_label() == "panel"]
+    heights = [round(box.y0, 4) for box in boxes]
+    assert sorted(heights.count(height) for height in set(heights)) == [3, 4]
     with pytest.raises(ArgumentError, match="columns=0"):
         comparison(many, columns=0)
 

@@ -132,3 +132,7 @@ def test_the_strongest_place_of_a_map_that_is_no_square_is_described(image):
     scores[0, 2, 0] = 1
     assert "strongest at the bottom left" in to_html(image(scores))
     assert "strongest at the top right" in to_html(image(scores.flip(1, 2)))
+    for row, column, words in ((1, 3, "middle centre"), (2, 2, "bottom centre"), (0, 4, "top right")):
+        scores = torch.zeros(1, 3, 6)
+        scores[0, row, column] = 1
+        assert f"strongest at the {words}" in to_html(image(scores))

@@ -71,6 +71,15 @@ def test_colours_are_normalised_as_timm_does_it() -> None:
     assert (tuple(preprocess.mean), tuple(preprocess.std)) == ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
+def test_photos_of_models_that_are_no_squares_are_high_and_wide_as_timm_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    configuration = timm.data.resolve_model_data_config
+    sizes = {"input_size": (3, 48, 32)}
+    monkeypatch.setattr(timm.data, "resolve_model_data_config", lambda model: {**configuration(model), **sizes})
+    preprocess = load(f"timm:{SMALL}").preprocess
+    assert preprocess is not None
+    assert (preprocess.height, preprocess.width) == (48, 32)
+
+
 def test_unknown_names_offer_near_ones() -> None:
     with pytest.raises(ArgumentError, match=r"Did you mean.*'resnet18'"):
         load("timm:resnet_18")
