@@ -45,11 +45,11 @@ def main() -> None:
     arguments = _arguments()
     warnings.simplefilter("ignore", MhexWarning)
     arguments.out.mkdir(parents=True, exist_ok=True)
-    networks = [network for network in all_networks() if (arguments.rows / folder_of(network)).is_dir()]
+    networks = [network for network in all_networks() if path_of(network, arguments.rows).exists()]
     networks = [network for network in networks if not (arguments.testing and network.choosing)]
     evidences, regrets, orders = [], [], []
     for network in networks:
-        known = evidence(Report.load(arguments.rows / folder_of(network)), network)
+        known = evidence(Report.load(path_of(network, arguments.rows)), network)
         evidences.append(known)
         for seed in range(arguments.seeds):
             answer = race(network, seed, arguments)
@@ -70,6 +70,12 @@ def main() -> None:
         print(f"{name}: regret {span}, at worst {judged.worst:.3f}; order {judged.order[0]:.2f}")
     picks = torch.tensor([random_pick(known) for known in evidences], dtype=torch.float64)
     print(f"a method drawn at random: regret {_span(picks)}")
+
+
+def path_of(network: TruthNetwork, rows: Path) -> Path:
+    """The rows of a network: a folder of the bench, or a packed file."""
+    folder = rows / folder_of(network)
+    return folder if folder.is_dir() else folder.with_name(f"{folder.name}.parquet")
 
 
 def race(network: TruthNetwork, seed: int, arguments: argparse.Namespace) -> dict[str, Any]:

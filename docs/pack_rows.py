@@ -5,7 +5,7 @@ python docs/pack_rows.py out/bench/truth     docs/results/rows/truth, and truth.
 
 What is written is read like the folder of the run, by `mhex bench NAME --from` and `Report.load`. Values of suites are
 rounded to a two-hundredth of their standard deviation or less, over the samples of a method by a number of a metric;
-those of known evidence, where ranks of close methods count, to four significant digits. Pages are made of the packed
+those of known evidence to three significant digits. Pages are made of the packed
 rows, and so is the fingerprint that is printed: it belongs into the suite as `reading_of` once its reading was compared
 with the page.
 """
@@ -32,7 +32,7 @@ from mhex.lab.suites.page import fingerprint, write_page
 from mhex.lab.suites.stored import RECORD, read_record, stored_result
 
 _STEPS = 200  # of rounding in a standard deviation: a mean moves by some 0.07 % of half its 95 % interval
-_DIGITS = 4  # significant ones
+_DIGITS = 3  # significant ones
 
 
 def packed(report: Report, rounded: Callable[[Any, Any], Any]) -> Any:

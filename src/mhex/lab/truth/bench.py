@@ -27,7 +27,7 @@ PREFIX = "truth-"  # of the names of networks
 CHOOSING = frozenset({"objects", "two-classes", "count", "position", "words"})
 # Costs with a pass for each of n steps, K masks or S tokens: metrics that explain again leave such methods out.
 _LOOP = re.compile(r"\b[nKS]\b")
-SAMPLES, QUICK_SAMPLES = 16, 4
+SAMPLES, QUICK_SAMPLES = 32, 4
 _KINDS: Mapping[str, Kind] = {"vit": "ViT", "bert": "text"}
 _RANDOM: Mapping[str, Any] = {"grid": "random", "steps": 8}
 _BOXES: Mapping[str, Any] = {"sizes": (1, 2, 3), "grid": 8, "count": 40}
