@@ -17,6 +17,7 @@ GIVEN = {  # what blocks take for granted, in the order in which it is told
     "masks": "`masks` (B, H, W), 1 at the object, 0 elsewhere, -1 to be ignored",
     "rationale": "`rationale` the marked words of each text: numbers, spans or bools",
     "others": "`others` (B,) another class that is in each image",
+    "parts": "`parts` an `InputParts` of each input, as in [Known evidence](../truth.md#parts-of-your-own)",
     "relabelled": "`relabelled` a model of the same kind that was trained on permuted labels",
 }
 
@@ -100,6 +101,7 @@ def _alone(metric: MetricSpec, kind: str, preset: str) -> str:
     again = "again" if metric.explains or "two classes" in metric.data or preset == "labels" else ""
     lines = [
         "import mhex",
+        *(["import torch"] if "parts" in metric.data and kind == "image" else []),
         "from mhex.metrics import Case, get_metric",
         *(["from mhex.metrics.grid_pointing_game import mosaics"] if tiles else []),
         "from mhex.perturb import Subject",
@@ -107,6 +109,9 @@ def _alone(metric: MetricSpec, kind: str, preset: str) -> str:
     ]
     if tiles:
         lines.append("found = mosaics(Subject(bundle.model, images, label=labels), n=2)")
+    if "parts" in metric.data:
+        stack = "torch.stack(inputs)" if kind == "image" else "inputs"
+        lines += ["", "def answers(inputs):", f"    return Subject(bundle.model, {stack}, {given}).logits", "", ""]
     lines.append(f"subject = Subject(bundle.model, {inputs}{label}, {given})")
     lines.append(f"explained = {'found.tiles[:, 0]' if tiles else 'subject.predicted'}")
     method = METHODS[kind][0]
@@ -139,6 +144,7 @@ def _beside(metric: MetricSpec, preset: str) -> str:
         "mask": ", mask=masks",
         "rationale": ", rationale=rationale",
         "tiles": ", tiles=found.tiles",
+        "parts": ", parts=parts, answers=answers",
         "two classes": ", other_class=others, other=lambda: second",
     }
     beside = "".join(found.get(name, "") for name in metric.data)

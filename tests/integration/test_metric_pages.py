@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import mhex
 from mhex.bundle import Bundle
+from mhex.inputs import InputParts
 from mhex.metrics import list_metrics
 from support.models import enliven
 from support.tiny_bert import bert, tokenizer
@@ -60,8 +61,10 @@ def of_images() -> dict[str, Any]:
     images = torch.randn(COUNT, 3, SIDE, SIDE, generator=draw)
     labels, masks = torch.arange(COUNT), torch.randint(0, 2, (COUNT, SIDE, SIDE), generator=draw)
     others = (model(images).argmax(1) + 1) % 4
-    data = {"inputs": images, "label": labels, "mask": masks, "other": others}
-    given = {"images": images, "labels": labels, "masks": masks, "others": others, "data": data}
+    strips = torch.eye(4).bool()[:, None].repeat_interleave(SIDE // 4, 2).expand(4, SIDE, SIDE)
+    parts = [InputParts(strips, without=[image.masked_fill(strip, 0.0) for strip in strips]) for image in images]
+    data = {"inputs": images, "label": labels, "mask": masks, "other": others, "parts": parts}
+    given = {"images": images, "labels": labels, "masks": masks, "others": others, "data": data, "parts": parts}
     return {"bundle": Bundle("tiny", model, Scaled(3)), "relabelled": vit(2), **given}
 
 
@@ -72,11 +75,17 @@ def of_mosaics() -> dict[str, Any]:
     return {"bundle": Bundle("colour", Colour().eval(), Scaled(6)), "images": images, "labels": labels}
 
 
+def without_word(text: str, number: int) -> str:
+    words = text.split()
+    return " ".join(words[:number] + words[number + 1 :])
+
+
 def of_texts() -> dict[str, Any]:
     texts = ["a good seaside film", "bad plot , long play", "good player a b"]
     rationale, labels = [[1, 2], [0], [0, 1]], torch.tensor([0, 1, 2])
     data = [{"text": t, "rationale": r, "label": n} for n, (t, r) in enumerate(zip(texts, rationale, strict=True))]
-    given = {"texts": texts, "labels": labels, "rationale": rationale, "data": data}
+    parts = [InputParts(words=((0,), (1,)), without=[without_word(t, n) for n in (0, 1)]) for t in texts]
+    given = {"texts": texts, "labels": labels, "rationale": rationale, "data": data, "parts": parts}
     return {"bundle": Bundle("words", bert(), tokenizer=tokenizer()), **given}
 
 
@@ -96,7 +105,7 @@ def test_the_blocks_of_a_page_run(name: str, capsys: pytest.CaptureFixture[str])
         exec(block, given)
         if "metric" in given:
             value = given["metric"].compute()
-            assert value["n"] + value["n_skipped"] > 0
+            assert value["n"] > 0
         if "report" in given:
             assert name in "".join(given["report"].metrics)
             assert name in capsys.readouterr().out
