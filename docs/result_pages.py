@@ -30,7 +30,8 @@ WITHOUT_ROWS: Mapping[str, str] = {
         ("gradtoken-segmentation", "mhex-ablations", "mhex-agnews", "mhex-curves", "mhex-vit-blood"), _BEFORE
     ),
     **dict.fromkeys(("mhex-table3-blood", "mhex-table3-pets", "mhex-table3-pneumonia", "tokentm-cifar10"), _BEFORE),
-    **dict.fromkeys(("cdam-figures", "collaboration", "gradtoken-figures", "head-maps", "token-pictures"), _AT_ONCE),
+    **dict.fromkeys(("cdam-figures", "cdam-supplement", "collaboration", "gradtoken-classes"), _AT_ONCE),
+    **dict.fromkeys(("gradtoken-figures", "head-maps", "mhex-figures", "token-pictures"), _AT_ONCE),
     "heads-placement": "`heads_placement.py` keeps rows, but not the versions that made them, which the page names",
     "recommend": "rows and races of `recommend.py` are kept by its run",
 }

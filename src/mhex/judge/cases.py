@@ -21,7 +21,7 @@ from mhex._settings import check_that
 from mhex.bundle import Bundle, as_bundle
 from mhex.capture import Outputs, unwrap
 from mhex.errors import ArgumentError, NotFiniteError, NotFiniteOutputError
-from mhex.explain import explain
+from mhex.explainer import Explainer
 from mhex.heads.predictors import check_answering
 from mhex.inputs import Prepared, prepare, with_window
 from mhex.inputs.data import select
@@ -141,6 +141,18 @@ class Run:
         self.target = target if target in ("predicted", "label") else int(self.numbers([target])[0])
         self.skipped: dict[str, set[int]] = {}  # by method, samples whose maps are not finite
         self.cost = {"passes": 0, "saved": 0}  # of metrics; see `Report`
+        self._explainers: dict[str, Explainer] = {}  # of the explained model, by method
+
+    def explainer(self, model: nn.Module, method: MethodRun) -> Explainer:
+        """A method's explainer: prepared once for the explained model, and anew for others, such as randomised ones."""
+        explainer = self._explainers.get(method.label) if model is self.model else None
+        if explainer is None:
+            options: dict[str, Any] = {**self.reading, "outputs": self.outputs, "task": self.task, "seed": self.seed}
+            # A recording would keep the memory of a pass for each method.
+            explainer = Explainer(self.entrances[model], method.name, record=False, **options, **method.options)
+            if model is self.model:
+                self._explainers[method.label] = explainer
+        return explainer
 
     @cached_property
     def class_names(self) -> list[str] | None:
@@ -416,23 +428,21 @@ def _maps(batch: SampleBatch, method: MethodRun, classes: Tensor) -> Tensor:
 def _new_maps(batch: SampleBatch, model: nn.Module, method: MethodRun, inputs: Any, classes: Tensor) -> Tensor:
     """Maps by any model of its inputs, which may hold NaN or infinity."""
     run, seed = batch.run, batch.run.seed
-    model = run.entrances[model]
-    options: dict[str, Any] = {**run.reading, "outputs": run.outputs}
-    if method.control:
-        subject = batch.subject
-        if isinstance(inputs, Tensor) or (isinstance(inputs, Mapping) and "pixel_values" in inputs):
-            subject = Subject(model, inputs, ids=subject.ids, **options)
-        if run.redraw and not torch.equal(subject.main, batch.subject.main):
-            # A seed of these very inputs.
-            seed = int(hashlib.sha256(repr(seed).encode() + tensor_bytes(subject.main)).hexdigest()[:12], 16)
-        return control(method.control, subject, seed)
-    return _scores(model, inputs, method.name, classes, {**options, "task": run.task, "seed": seed, **method.options})
+    if not method.control:
+        return _scores(run.explainer(model, method), inputs, classes)
+    subject = batch.subject
+    if isinstance(inputs, Tensor) or (isinstance(inputs, Mapping) and "pixel_values" in inputs):
+        subject = Subject(run.entrances[model], inputs, ids=subject.ids, **run.reading, outputs=run.outputs)
+    if run.redraw and not torch.equal(subject.main, batch.subject.main):
+        # A seed of these very inputs.
+        seed = int(hashlib.sha256(repr(seed).encode() + tensor_bytes(subject.main)).hexdigest()[:12], 16)
+    return control(method.control, subject, seed)
 
 
-def _scores(model: nn.Module, inputs: Any, method: str, classes: Tensor, options: Mapping[str, Any]) -> Tensor:
+def _scores(explainer: Explainer, inputs: Any, classes: Tensor) -> Tensor:
     """Maps (B, ...) of a method; NaN for samples that have none."""
     try:
-        return explain(model, inputs, method, classes, **options).scores
+        return explainer(inputs, classes).scores
     except NotFiniteError as error:
         scores: Tensor = error.scores
         return scores
@@ -442,7 +452,7 @@ def _scores(model: nn.Module, inputs: Any, method: str, classes: Tensor, options
         if not places:
             raise
         chunk = prepared_part(inputs, places) if isinstance(inputs, Prepared) else select(inputs, places, error.count)
-        part = _scores(model, chunk, method, classes[places], options)
+        part = _scores(explainer, chunk, classes[places])
         scores = part.new_full((error.count, *part.shape[1:]), torch.nan)
         scores[places] = part
         return scores

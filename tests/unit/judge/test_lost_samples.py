@@ -179,7 +179,7 @@ def test_nan_scores_cost_their_sample(size: int, tmp_path: Path) -> None:
 
 def test_a_run_with_nan_scores_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = quiet(spoiled(4, 2), out=tmp_path)
-    monkeypatch.setattr(cases, "explain", None)  # nothing is made once more
+    monkeypatch.setattr(cases.Explainer, "__call__", None)  # nothing is made once more
     with pytest.warns(MhexWarning, match="1 of 4 samples could not be judged"):
         again = judged(spoiled(4, 2), out=tmp_path)
     assert again.rows.num_rows == first.rows.num_rows

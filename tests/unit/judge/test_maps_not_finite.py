@@ -121,16 +121,16 @@ def test_maps_in_the_cache_keep_their_gaps(model: Rooted, images: Tensor, tmp_pa
 
 
 def spoiled(monkeypatch: pytest.MonkeyPatch, when: Any) -> None:
-    """Let `explain` fail for the third image where asked to."""
-    whole = cases.explain
+    """Let explainers fail for the third image where asked to."""
+    whole = cases.Explainer.__call__
 
-    def explain(model: nn.Module, inputs: Tensor, method: str, target: Any, **options: Any) -> Any:
-        found = whole(model, inputs, method, target, **options)
+    def call(explainer: cases.Explainer, inputs: Tensor, target: Any) -> Any:
+        explanation = whole(explainer, inputs, target)
         if when(inputs, target):
-            found.scores[2] = torch.inf
-        return found
+            explanation.scores[2] = torch.inf
+        return explanation
 
-    monkeypatch.setattr(cases, "explain", explain)
+    monkeypatch.setattr(cases.Explainer, "__call__", call)
 
 
 def test_maps_that_a_metric_asks_for(model: Rooted, images: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,16 +169,16 @@ def test_a_metric_loses_the_maps_it_used(
 
 def test_gaps_of_several_draws_add_up(model: Rooted, images: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     """And what two protocols share is lost to both, the second of which makes no map at all."""
-    whole, calls = cases.explain, [0]
+    whole, calls = cases.Explainer.__call__, [0]
 
-    def explain(model: nn.Module, inputs: Tensor, method: str, target: Any, **options: Any) -> Any:
-        found = whole(model, inputs, method, target, **options)
+    def call(explainer: cases.Explainer, inputs: Tensor, target: Any) -> Any:
+        explanation = whole(explainer, inputs, target)
         if isinstance(inputs, Tensor) and not torch.equal(inputs, images):
             calls[0] += 1
-            found.scores[calls[0]] = torch.nan  # another image at every draw
-        return found
+            explanation.scores[calls[0]] = torch.nan  # another image at every draw
+        return explanation
 
-    monkeypatch.setattr(cases, "explain", explain)
+    monkeypatch.setattr(cases.Explainer, "__call__", call)
     part = {"draws": 2, "units": "model"}
     metrics: Any = [("max-sensitivity", part), ("max-sensitivity:captum", {"draws": 2}), "compactness"]
     with pytest.warns(MhexWarning, match="for 2 of 5 samples"):
@@ -226,10 +226,10 @@ def test_maps_for_another_class(model: Rooted, images: Tensor, monkeypatch: pyte
 
 
 def test_other_errors_stay(model: Rooted, images: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
-    def explain(*args: Any, **options: Any) -> Any:
+    def call(*arguments: Any) -> Any:
         raise CaptureError("nothing was seen")
 
-    monkeypatch.setattr(cases, "explain", explain)
+    monkeypatch.setattr(cases.Explainer, "__call__", call)
     with pytest.raises(CaptureError, match="nothing was seen"):
         judged(model, images)
 

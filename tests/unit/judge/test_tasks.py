@@ -72,27 +72,44 @@ def test_task_is_read_from_the_heads() -> None:
 @pytest.mark.parametrize("task", ["classification", "multi-label"])
 def test_maps_are_made_by_the_task_of_the_run(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the class, of changed images and of another model, whatever the configuration says."""
-    whole, seen = cases.explain, []
+    whole, seen = cases.Explainer.__call__, []
 
-    def explain(*args: Any, **options: Any) -> Any:
-        seen.append(options["task"])
-        return whole(*args, **options)
+    def call(explainer: cases.Explainer, *arguments: Any) -> Any:
+        seen.append(explainer.task)
+        return whole(explainer, *arguments)
 
-    monkeypatch.setattr(cases, "explain", explain)
+    monkeypatch.setattr(cases.Explainer, "__call__", call)
     metrics: Any = [("max-sensitivity", {"draws": 1, "units": "model"}), "randomization:labels"]
     model = Linear("multi_label_classification")
     mhex.evaluate(model, X, ["rise"], metrics, controls=False, task=task, relabelled=Linear())
     assert seen == [task] * 3
 
 
+def test_a_method_is_prepared_once_for_all_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another model, such as one of other labels, has explainers of its own."""
+    prepare, methods = cases.Explainer.__init__, []
+
+    def init(explainer: cases.Explainer, model: Any, method: str, **options: Any) -> None:
+        methods.append(method)
+        prepare(explainer, model, method, **options)
+
+    monkeypatch.setattr(cases.Explainer, "__init__", init)
+    names = ["rise", "input-x-gradient"]
+    mhex.evaluate(Linear(), X, names, ["compactness"], controls=False, batch_size=1)
+    assert methods == names
+    metrics = ["compactness", "randomization:labels"]
+    mhex.evaluate(Linear(), X, ["rise"], metrics, controls=False, batch_size=len(X), relabelled=Linear())
+    assert methods == [*names, "rise", "rise"]
+
+
 def test_the_cache_keeps_tasks_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    whole, made = cases.explain, []
+    whole, made = cases.Explainer.__call__, []
 
-    def explain(*args: Any, **options: Any) -> Any:
-        made.append(options["task"])
-        return whole(*args, **options)
+    def call(explainer: cases.Explainer, *arguments: Any) -> Any:
+        made.append(explainer.task)
+        return whole(explainer, *arguments)
 
-    monkeypatch.setattr(cases, "explain", explain)
+    monkeypatch.setattr(cases.Explainer, "__call__", call)
     for task in ("classification", "multi-label", "classification", "multi-label"):
         judged(Linear(), task=task, cache=tmp_path)
     assert made == ["classification", "multi-label"]

@@ -98,7 +98,7 @@ def test_a_reading_stands_above_the_packed_numbers_alone(runs: tuple[Path, Path]
     assert "What they say." not in suite_page(others), "the numbers of someone else"
 
 
-def test_rows_of_known_evidence_keep_four_digits(pack: Any, runs: tuple[Path, Path], tmp_path: Path) -> None:
+def test_rows_of_known_evidence_keep_three_digits(pack: Any, runs: tuple[Path, Path], tmp_path: Path) -> None:
     report = stored_result(runs[0]).reports["tiny-vit"]
     report.save(tmp_path / "run" / "network--task")
     pack.pack_truth(tmp_path / "run", tmp_path)
@@ -106,5 +106,5 @@ def test_rows_of_known_evidence_keep_four_digits(pack: Any, runs: tuple[Path, Pa
     packed = Report.load(file)
     assert (packed.methods, packed.cost) == (report.methods, report.cost)
     key = ("image", "method", "options", "metric", "column", "value")
-    rounded = {(*row[:-1], float(f"{row[-1]:.4g}")) for row in store.records(report.rows, *key)}
+    rounded = {(*row[:-1], float(f"{row[-1]:.3g}")) for row in store.records(report.rows, *key)}
     assert set(store.records(packed.rows, *key)) == rounded

@@ -62,7 +62,7 @@ def test_the_second_call_computes_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     suite = suite_of(tmp_path)
     first = run_suite(suite, tmp_path / "out", command="first")
     assert first.added > 0
-    monkeypatch.setattr(cases, "explain", lambda *a, **k: pytest.fail("explained again"))
+    monkeypatch.setattr(cases.Explainer, "__call__", lambda *a, **k: pytest.fail("explained again"))
     monkeypatch.setattr(cases, "control", lambda *a, **k: pytest.fail("made a control map again"))
     second = run_suite(suite, tmp_path / "out", command="second")
     assert second.added == 0
@@ -73,8 +73,8 @@ def test_the_second_call_computes_nothing(tmp_path: Path, monkeypatch: pytest.Mo
 def test_more_methods_are_added_to_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = run_suite(suite_of(tmp_path), tmp_path / "out")
     seen: list[str] = []
-    original = cases.explain
-    monkeypatch.setattr(cases, "explain", lambda *a, **k: (seen.append(a[2]), original(*a, **k))[1])
+    original = cases.Explainer.__call__
+    monkeypatch.setattr(cases.Explainer, "__call__", lambda e, *a: (seen.append(e.method), original(e, *a))[1])
     second = run_suite(suite_of(tmp_path, methods=["gae", "attention"]), tmp_path / "out")
     assert set(seen) == {"attention"}
     assert {"gae", "attention"} <= set(second.reports["tiny-vit"].methods)
