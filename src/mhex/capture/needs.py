@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
-from mhex.errors import unknown_name
+from mhex.errors import ArgumentError, unknown_name
 
 Site = Literal[
     "input",  # pixels, or word embeddings
@@ -43,12 +43,14 @@ class Needs:
         start: `"last"` starts the graph in the last block even if the site is kept of all blocks. `"each"` starts it
             anew in every block, so that gradients reach a site by the skip connections and MLPs above it alone.
         projections: True if the weights of the value and output projections of all blocks must be known.
+        block: Number of the block, from 1, that stands for the last one; None for the last itself.
     """
 
     keep: Mapping[Site, Depth] = field(default_factory=dict)
     graph: GraphStart | None = None
     start: Literal["first", "last", "each"] = "first"
     projections: bool = False
+    block: int | None = None
 
     def __post_init__(self) -> None:
         for site in (*self.keep, *([self.graph] if self.graph not in (None, "query") else [])):
@@ -60,12 +62,20 @@ class Needs:
         """True if something inside Transformer blocks must be seen."""
         return any(site in BLOCK_SITES for site in self.keep)
 
+    def at_block(self, block: int | None, count: int) -> Needs:
+        """The same of another block than the last of `count`; a number that the model does not have is refused."""
+        if block is None or not count:
+            return self
+        if not isinstance(block, int) or isinstance(block, bool) or not 1 <= block <= count:
+            raise ArgumentError(f"Expected block from 1 to {count}, or None for the last, but got {block!r}.")
+        return replace(self, block=block)
+
     def with_latent(self) -> Needs:
         """The same with the latent vector, which targets other than classes are computed from."""
         return replace(self, keep={**self.keep, "latent": "last"})
 
     def __str__(self) -> str:
-        depths = {"all": " of all blocks", "last": " of the last block"}
+        depths = {"all": " of all blocks", "last": f" of {'the last block' if self.block is None else 'one block'}"}
         words = [
             site.replace("_", " ") + (depths[depth] if site in BLOCK_SITES else "") for site, depth in self.keep.items()
         ]

@@ -43,6 +43,7 @@ class ObservedPass:
         # What the model gave for the scores, (B, C): the logits, or probabilities that they are computed from.
         self.returned: Tensor | None = None
         self.blocks = [BlockTrace(block) for block in anatomy.blocks]  # first to last
+        self.block_index = (needs.block or len(self.blocks)) - 1  # of the block whose sites "last" means
         self.outer: dict[str, Tensor] = {}
         self.pool: AttentionRecord | None = None  # the attention of a head that pools
         self.current: int | None = None  # index of the block that is running
@@ -205,7 +206,7 @@ class ObservedPass:
         return x.transpose(0, 1) if self.anatomy.sequence_first else x
 
     def _in_last(self) -> bool:
-        return self.current == len(self.blocks) - 1
+        return self.current == self.block_index
 
     def _running_block(self) -> BlockTrace:
         if self.current is None:
@@ -224,7 +225,7 @@ class ObservedPass:
         if site in OUTER_SITES or self.needs.start == "each":
             return True
         all_blocks = self.keep.get(site) == "all" and self.needs.start == "first"
-        return self.current == (0 if all_blocks else len(self.blocks) - 1)
+        return self.current == (0 if all_blocks else self.block_index)
 
     def _forward(self, batch: Batch, unseen: bool = False) -> Outcome:
         """One call of the model: the observed one, or while asleep or replaying another.
@@ -293,7 +294,8 @@ class ObservedPass:
         if self.anatomy.readout == "pool" and self.needs.blocks:
             stack.enter_context(self.tap)  # the head attends too
         elif "attention" in self.keep:
-            blocks = self.anatomy.blocks if self.keep["attention"] == "all" else self.anatomy.blocks[-1:]
+            place, blocks = self.block_index, self.anatomy.blocks
+            blocks = blocks if self.keep["attention"] == "all" else blocks[place : place + 1]
             for module in dict.fromkeys(block.attention or block.module for block in blocks):
                 replace_forward(stack, module, partial(self._run_tapped, module.forward))
 
@@ -311,7 +313,7 @@ class ObservedPass:
         if self.entered != len(self.blocks):
             raise CaptureError(f"Expected {len(self.blocks)} blocks to run, but {self.entered} did.")
         for number, block in enumerate(self.blocks, start=1):
-            depths = ("all", "last") if number == len(self.blocks) else ("all",)
+            depths = ("all", "last") if number == self.block_index + 1 else ("all",)
             sites = [site for site, depth in self.keep.items() if site in BLOCK_SITES and depth in depths]
             if absent := [site for site in sites if not block.shows(site)]:
                 raise CaptureError(
@@ -341,6 +343,8 @@ class ObservedPass:
     def replay(self, *, block_input: Tensor | None = None, tokens: Tensor | None = None) -> Outcome:
         """Outcome of the last block and head alone, run again on other tokens, with a graph to them.
 
+        Where the method reads another block (`Needs.block`), that one and all above it are run.
+
         Args:
             block_input: Stands for `X(L)`, (B, N, D); the one observed if None.
             tokens: Stands for `T(L)`, the tokens entering the attention; the skip connection keeps `block_input`.
@@ -349,7 +353,7 @@ class ObservedPass:
         Images and single texts may be replayed with any number of copies along the batch axis.
         """
         self._check_open("block_input")
-        last = self.blocks[-1]
+        last = self.blocks[self.block_index]
         if tokens is not None and last.block.norm1 is None:
             block_input, tokens = tokens, None
         stream = last.site("block_input") if block_input is None else block_input
@@ -376,7 +380,7 @@ class ObservedPass:
         Lower blocks return at once what one of them returned in the observed pass: it has the structure that the model
         expects, and its values do not matter, because the last block's input is substituted.
         """
-        return forward(*args, **kwargs) if self._in_last() else _copy(self.lower_output)
+        return _copy(self.lower_output) if (self.current or 0) < self.block_index else forward(*args, **kwargs)
 
     def rerun(
         self,

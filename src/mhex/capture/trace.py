@@ -86,6 +86,11 @@ class Trace(ObservedPass):
                 return tensor.shape[1]
         raise CaptureError("No tokens were kept; add a site of the blocks to the method's Needs.")
 
+    @property
+    def block(self) -> BlockTrace:
+        """The block that the method reads: the last one, or that of its option `block`."""
+        return self.blocks[self.block_index]
+
     def blocks_from(self, start: int) -> list[BlockTrace]:
         """Blocks `start` to the last, counted from 1."""
         if not isinstance(start, int) or not 1 <= start <= len(self.blocks):

@@ -20,7 +20,7 @@ from mhex.inputs.data import count_batches, count_samples
 from mhex.inputs.samples import ALL, Samples, in_samples, look_for, losses_in_words
 from mhex.inputs.words import check_words
 from mhex.judge.cases import Gaps, Run, SampleBatch, case_of
-from mhex.judge.plan import MethodGiven, MethodRun, MetricGiven, MetricRun, method_runs, metric_runs
+from mhex.judge.plan import EVERY, MethodGiven, MethodRun, MetricGiven, MetricRun, method_runs, metric_runs
 from mhex.judge.report import Report, write_call
 from mhex.judge.rows import RowGroup, curve_rows_of, rows_of, unjudged_in
 from mhex.metrics.curve import CurveMetric
@@ -69,8 +69,8 @@ def evaluate(
             `(inputs, label)`, `(inputs, label, mask)`, or dictionaries with `label`, `mask`, `rationale`, `other`.
             Labels are class numbers or names. Masks are tensors, arrays or PIL images, of any size that lies on the
             whole image; see `mhex.inputs.masks` for their values. A sample without one is skipped where one is needed.
-        methods: Names, or pairs of a name and its options; `"all"` for every method that serves the model; one that
-            finds out at work that it cannot is then left out with a warning.
+        methods: Names, or pairs of a name and its options; `"all"`, also among them, for every method that serves the
+            model; one that finds out at work that it cannot is then left out with a warning.
         metrics: Names, `"name:preset"`, pairs of a name and parts of its protocol, or torchmetrics objects.
         target: The class that is explained: the `"predicted"` one, the `"label"`, a number or a name.
         class_names: Names of the model's outputs; those of the bundle or of the model's configuration if None.
@@ -117,6 +117,7 @@ def evaluate(
     folder = None if out is None else Path(out)
     run.keep(folder, None if cache is None else Path(cache), curves, pictures)
     metric_list = _metrics(run, metrics)
+    methods = [methods] if isinstance(methods, str) else list(methods)
     method_list = method_runs(methods, find_anatomy(run.model, run.prepared.batch), controls)
     needs = [(name, f"Metric {metric.label!r}") for metric in metric_list for name in metric.needs]
     needs += [("label", "target='label'")] * (run.target == "label")
@@ -129,7 +130,7 @@ def evaluate(
         "metrics": [metric.label for metric in metric_list],
         "batch_size": batch_size,
     }
-    refused: dict[str, str] | None = {} if methods == "all" else None
+    refused: dict[str, str] | None = {} if EVERY in methods else None
     watched, steps = is_watched(progress), count_batches(data, batch_size, limit)
     size = count_samples(data, run.first.items, limit)
     if folder is not None:

@@ -23,6 +23,7 @@ from mhex.targets import Task, usual_task
 
 MethodGiven = str | tuple[str, Mapping[str, Any]]
 MetricGiven = str | tuple[str, Mapping[str, Any]] | PerImage
+EVERY = "all"  # in place of a method: every one that serves the model
 _TASKS: tuple[Task, ...] = ("classification", "multi-label")
 
 
@@ -115,10 +116,12 @@ def _check_once(kind: str, names: list[str]) -> None:
 
 def method_runs(methods: str | Iterable[MethodGiven], anatomy: Anatomy, controls: bool) -> list[MethodRun]:
     """Methods to be judged, as `mhex.evaluate` takes them, and control maps if asked for, checked by the model."""
-    if methods == "all":
-        runs = [MethodRun(spec.name) for spec in all_methods().values() if not spec.refusal(anatomy)]
-    else:
-        runs = [_method_run(entry, anatomy) for entry in ([methods] if isinstance(methods, str) else methods)]
+    runs: list[MethodRun] = []
+    for entry in [methods] if isinstance(methods, str) else methods:
+        if entry == EVERY:
+            runs += [MethodRun(spec.name) for spec in all_methods().values() if not spec.refusal(anatomy)]
+        else:
+            runs.append(_method_run(entry, anatomy))
     check_that(bool(runs), "at least one method", "none")
     runs += [MethodRun(f"{PREFIX}{name}") for name in controls_of(anatomy.modality) if controls]
     _check_once("method", [run.label for run in runs])

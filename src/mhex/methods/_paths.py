@@ -12,16 +12,18 @@ from torch import Tensor
 from mhex._settings import check_that
 from mhex.capture import Needs, Trace
 from mhex.errors import CaptureError, warn
-from mhex.methods._shared import detach_float32, tell_cancelled
+from mhex.methods._shared import at_block, detach_float32, tell_cancelled
 from mhex.targets import ResolvedTarget
 
 Site = Literal["auto", "tokens", "block_input"]
 Rule = Literal["gauss", "midpoint", "trapezoid", "right", "left"]
+_TOKENS = Needs(keep={"block_input": "last", "tokens": "last"})
 # What CDAM along a path of tokens registers with.
 CDAM_PATH: dict[str, Any] = {
     "paper": "Brocki, Binda & Chung, Class-Discriminative Attention Maps for Vision Transformers, 2023, "
     "arXiv:2312.02364",
-    "needs": Needs(keep={"block_input": "last", "tokens": "last"}),
+    "needs": _TOKENS,
+    "adapt": at_block(_TOKENS),
     "signed": True,
     "passes": "F + n t",
     "budget": (14.0, "F"),
@@ -63,8 +65,9 @@ def path_scores(
     masks of their own, and unknown heads may answer for the samples of their inputs only.
     """
     many = trace.batch.modality == "image" and not trace.batch.kwargs and trace.anatomy.readout != "measured"
-    together = max(1, 2 * len(trace.blocks) // 3) if many else 1
-    around = trace.blocks[-1].site("block_input").detach()
+    tail = len(trace.blocks) - trace.block_index  # blocks that are run for each variant
+    together = max(1, 2 * len(trace.blocks) // (3 * tail)) if many else 1
+    around = trace.block.site("block_input").detach()
     size, tokens = around.shape[:2]
     total = detach_float32(around).new_zeros(size, target.count, tokens)
     sizes = torch.zeros_like(total)

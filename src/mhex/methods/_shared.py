@@ -1,12 +1,20 @@
 """Small parts that many methods share: tensors without a graph, sums that cancel, and shares of skip connections."""
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from mhex.capture import Trace, full
+from mhex.capture import Anatomy, Needs, Trace, full
 from mhex.errors import warn
 
 _CANCELLED = 1e-3  # sums below this share of what is added up; by chance alone, sums of D terms are about D**-0.5 of it
+
+
+def at_block(needs: Needs) -> Callable[[Mapping[str, Any], Anatomy], Needs]:
+    """What a method with the option `block` reads: needs of the last block, or of the one that the option names."""
+    return lambda options, anatomy: needs.at_block(options["block"], len(anatomy.blocks))
 
 
 def detach_float32(tensor: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from mhex._settings import check_that
 from mhex.capture import Anatomy, Needs, Trace
 from mhex.errors import ArgumentError
 from mhex.methods._paths import Site, settle_site
@@ -23,7 +24,8 @@ _ATTENTION = Needs(keep={"attention": "last"}, graph="attention")
 
 def _reads(options: Mapping[str, Any], anatomy: Anatomy) -> Needs:
     if not options["closed_form"]:
-        return _TOKENS
+        return _TOKENS.at_block(options["block"], len(anatomy.blocks))
+    check_that(options["block"] is None, "block=None with closed_form=True", options["block"])
     last = anatomy.blocks[-1] if anatomy.blocks else None
     plain = last is not None and last.key_projection is not None and last.value_projection is not None
     if last is not None and not (plain and anatomy.readout in ("class", "class+distilled")):
@@ -50,7 +52,9 @@ def _reads(options: Mapping[str, Any], anatomy: Anatomy) -> Needs:
     avoid="On models that average the patches (see `site`), and where a quiet map is wanted: it marks few patches, and "
     "`cdam-integrated` is steadier.",
 )
-def cdam(trace: Trace, y: Tensor, *, site: Site = "auto", closed_form: bool = False) -> Tensor:
+def cdam(
+    trace: Trace, y: Tensor, *, site: Site = "auto", closed_form: bool = False, block: int | None = None
+) -> Tensor:
     r"""`S_i = sum_j T_ij dy/dT_ij`, `T` the layer-normalised tokens entering the last attention.
 
     Args:
@@ -61,11 +65,12 @@ def cdam(trace: Trace, y: Tensor, *, site: Site = "auto", closed_form: bool = Fa
         closed_form: The exact relation to attention instead of a gradient, `S_i = sum_h A_0i [(v_i - b_v) g +
             scale (q_0 (k_i - b_k)) ((v_i - z_0) g)]`, `g = dy/dz_0`. For models that read class tokens, whose own
             scores are then 0.
+        block: Number of the block, from 1, whose tokens are `T`; None for the last.
     """
     source = settle_site(trace, site)
     if closed_form:
         return _closed_form(trace, y)
-    tokens = trace.blocks[-1].site(source)
+    tokens = trace.block.site(source)
     (gradient,) = trace.gradient(y, tokens)
     products = detach_float32(tokens) * detach_float32(gradient)
     scores = products.sum(-1)

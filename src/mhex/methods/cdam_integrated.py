@@ -23,7 +23,13 @@ from mhex.targets import ResolvedTarget
     avoid="When the price of many passes of the last block matters; `cdam` costs one.",
 )
 def cdam_integrated(
-    trace: Trace, target: ResolvedTarget, *, steps: int = 50, rule: Rule = "gauss", site: Site = "tokens"
+    trace: Trace,
+    target: ResolvedTarget,
+    *,
+    steps: int = 50,
+    rule: Rule = "gauss",
+    site: Site = "tokens",
+    block: int | None = None,
 ) -> Tensor:
     r"""`S_i = sum_j T_ij sum_k w_k dy(a_k T)/dT_ij`, nodes `a_k` and weights `w_k` of a quadrature rule on [0, 1].
 
@@ -35,15 +41,16 @@ def cdam_integrated(
             sum) or `"left"`.
         site: As for `cdam`, but `"tokens"` by default on all models: a norm does not notice the length of what enters
             it, so a path from zero to the tokens before it has all its change at the very beginning.
+        block: As for `cdam`.
     """
     check_count("steps", steps)
     nodes, weights = quadrature(rule, steps)
     source = settle_site(trace, site)
-    tokens = detach_float32(trace.blocks[-1].site(source))
+    tokens = detach_float32(trace.block.site(source))
     result = path_scores(
         trace, source, target, lambda step: nodes[step] * tokens, weights, "integrated CDAM", factor=tokens
     )
-    begin = target.scores(trace.replay(**{source: torch.zeros_like(trace.blocks[-1].site(source))})).detach()
+    begin = target.scores(trace.replay(**{source: torch.zeros_like(trace.block.site(source))})).detach()
     change = target.scores(trace.outcome).detach() - begin
     gap = result.masked_fill(~trace.real[:, None], 0.0).sum(-1) - change
     trace.cost["tails"] += 1

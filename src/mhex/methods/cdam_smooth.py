@@ -20,7 +20,13 @@ from mhex.targets import ResolvedTarget
     "be the best for your model.",
 )
 def cdam_smooth(
-    trace: Trace, target: ResolvedTarget, *, n: int = 50, sigma: float = 0.1, site: Site = "auto"
+    trace: Trace,
+    target: ResolvedTarget,
+    *,
+    n: int = 50,
+    sigma: float = 0.1,
+    site: Site = "auto",
+    block: int | None = None,
 ) -> Tensor:
     r"""`S_i = 1/n sum_r sum_j T'_ij dy(T')/dT'_ij`, `T' = T + sigma std(T) e_r`.
 
@@ -32,11 +38,12 @@ def cdam_smooth(
         n: Number of draws.
         sigma: Standard deviation of the noise, relative to that of a sample's tokens.
         site: As for `cdam`.
+        block: As for `cdam`.
     """
     check_count("n", n)
     check_number("sigma", sigma)
     source = settle_site(trace, site)
-    tokens = detach_float32(trace.blocks[-1].site(source))
+    tokens = detach_float32(trace.block.site(source))
     spread = torch.stack([sample[real].std(correction=0) for sample, real in zip(tokens, trace.real, strict=True)])
     level = sigma * spread[:, None, None]
 

@@ -66,7 +66,8 @@ def recommend(
         data: As for `mhex.evaluate`. Sequences and tensors are sampled at random, loaders and generators are read from
             their beginning.
         budget: Seconds, or text such as `"2 min"`, for all of it, with the page where there is one.
-        methods: Names, or pairs of a name and its options; `"all"` for every method that serves the model.
+        methods: Names, or pairs of a name and its options; `"all"`, also among them, for every method that serves the
+            model: `["all", ("attention", {"block": 3})]` races attention in the third block too.
         score: By what methods are raced: `"removal"`, `"balanced"`, weights of the parts of one of these
             (`{"agreement": 1, "deletion": 1}`), or another metric, as for `mhex.evaluate`. The default weighs agreement
             with losses of regions, insertion and deletion alike, in units of their spread over methods.

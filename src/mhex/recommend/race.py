@@ -20,7 +20,7 @@ from mhex.inputs.samples import PIECE, Pieces, Samples, look_for
 from mhex.judge.cases import Run, SoundSamples, none_judged
 from mhex.judge.controls import PREFIX
 from mhex.judge.evaluation import NOT_FINITE, judge_batch
-from mhex.judge.plan import MethodGiven, MethodRun, method_runs
+from mhex.judge.plan import EVERY, MethodGiven, MethodRun, method_runs
 from mhex.judge.report import Report
 from mhex.methods import all_methods, get_method
 from mhex.perturb import Subject
@@ -210,9 +210,8 @@ class Race:
         methods_only = [entry for entry in entries if not str(entry).startswith(PREFIX)]
         advice = ": they take part, and are never recommended"
         check_that(bool(methods_only) or not entries, "methods", "control maps alone", advice)
-        is_all = methods == "all"
-        self.entrants = method_runs("all" if is_all else methods_only, anatomy, controls=True)  # with control maps
-        refusals = {spec.name: spec.refusal(anatomy) for spec in all_methods().values() if is_all}
+        self.entrants = method_runs(methods_only, anatomy, controls=True)  # with control maps
+        refusals = {spec.name: spec.refusal(anatomy) for spec in all_methods().values() if EVERY in entries}
         self.left_out = {name: why for name, why in refusals.items() if why}
         self.too_slow: dict[str, float] = {}
         self.rounds: Rounds | None = None  # None until all were tried, or where no method can be raced
