@@ -140,6 +140,42 @@ def test_inputs_whose_evidence_is_not_used_are_skipped() -> None:
         assert judged(data, "truth-first").per_image("truth-first")["input-x-gradient"].isnan().all()
 
 
+def test_a_sample_of_unknown_label_counts_as_without_labels() -> None:
+    data = [*items(), {**items()[0], "label": -1}, {**items(label=1)[0]}]
+    values = judged(data, "truth-first").per_image("truth-first")["input-x-gradient"]
+    assert values[:3].tolist() == [1, 1, 1]
+    assert values[3].isnan()  # a wrong answer
+
+
+class Nearly(Quarters):
+    """The same with a large constant in class 0, beside which worth is nothing but rounding, or is not."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits (B, 2) of images (B, 3, 8, 8)."""
+        return super().forward(images) * self.scale + torch.tensor([1.0, 0.0])
+
+
+@pytest.mark.parametrize(("scale", "counts"), [(1e-7, False), (1e-4, True)])
+def test_worth_within_rounding_is_no_evidence(scale: float, counts: bool) -> None:
+    report = mhex.evaluate(Nearly(scale), items(), ["input-x-gradient"], ["truth-first"], controls=False)
+    assert report.per_image("truth-first")["input-x-gradient"].isfinite().tolist() == [counts, counts]
+
+
+@pytest.mark.parametrize(("hidden", "counts"), [(0, False), (1, True)])
+def test_a_sample_whose_largest_worth_is_not_seen_does_not_count(hidden: int, counts: bool) -> None:
+    """Quarter 0 is worth most; a mask without a pixel cannot be found by any map."""
+    masks = QUARTERS.clone()
+    masks[hidden] = False
+    (entry, _) = items()
+    entry["parts"] = InputParts(masks, None, entry["parts"].without)
+    value = judged([entry], "truth-first").per_image("truth-first")["input-x-gradient"]
+    assert value.isfinite().tolist() == [counts]
+
+
 def test_samples_without_parts_do_not_count_and_others_do() -> None:
     data = [*items(), {"image": torch.ones(3, SIDE, SIDE), "label": 0, "parts": None}]
     values = judged(data, "truth-first").per_image("truth-first")["input-x-gradient"]

@@ -38,6 +38,11 @@ class Drops:
         return values.masked_fill(target[:, None] < 0, torch.nan)
 
 
+def rounding_of(subject: Subject) -> Tensor:
+    """Differences of scores below it are nothing but rounding, (B,)."""
+    return 8 * torch.finfo(subject.logits.dtype).eps * subject.logits.double().abs().amax(1)
+
+
 def drops_of(subject: Subject, key: Hashable, count: int, change: Change, wanted: Tensor, words: str) -> Drops:
     """Ask the model about changed inputs of each sample, or read what was asked before.
 
@@ -59,6 +64,5 @@ def drops_of(subject: Subject, key: Hashable, count: int, change: Change, wanted
         return clean[samples] - subject.read(logits, classes[samples])[0].double()
 
     values = subject.answers(count, change, lost, words)
-    rounding = 8 * torch.finfo(subject.logits.dtype).eps * subject.logits.double().abs().amax(1)
-    drops = subject.shared[key] = Drops(tuple(subject.ids), subject.predicted, classes, values, rounding)
+    drops = subject.shared[key] = Drops(tuple(subject.ids), subject.predicted, classes, values, rounding_of(subject))
     return drops

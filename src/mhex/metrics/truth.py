@@ -13,6 +13,7 @@ from mhex._settings import check_that
 from mhex.inputs.parts import FORM, InputParts
 from mhex.metrics.base import PerImage
 from mhex.metrics.case import Case
+from mhex.metrics.drops import rounding_of
 from mhex.metrics.protocols import Protocol
 from mhex.metrics.registry import register_metric
 from mhex.perturb import at_size, check_map, text_units
@@ -22,8 +23,8 @@ CLEAR = 0.1  # share of the largest worth by which worths must differ to be told
 _MOST = 10  # parts of an input with Shapley values, which need the input without every subset of them
 _TRAPS = (
     "Needs `parts` in the data. Truth is what this model loses without a part, so inputs without it must be natural to "
-    "the model. Inputs with a wrong answer, or whose evidence by construction is not what the model uses, are "
-    "skipped and counted."
+    "the model. Inputs with a wrong answer, whose evidence by construction is not what the model uses, or whose parts "
+    "are worth no more than rounding are skipped and counted."
 )
 
 
@@ -109,9 +110,10 @@ def part_scores(case: Case, kind: Worth) -> PartScores:
     for n, part in enumerate(parts):
         inside = _members(part, rows.shape[1])[:, counted[n]]
         visible = inside.any(1)  # a part may be cut off, or too small for the pixels that the model sees
+        seen = not len(visible) or bool(visible[worth[n].argmax()])  # no map can point at what has no units
         scores.append(rows[n][counted[n]])
         members.append(inside[visible])
-        worths.append(worth[n][visible])
+        worths.append(worth[n][visible] if seen else torch.full((int(visible.sum()),), torch.nan).double())
     return PartScores(tuple(case.ids), scores, members, worths)
 
 
@@ -141,6 +143,7 @@ def worth_of_parts(case: Case, parts: Sequence[InputParts | None], kind: Worth) 
     changed = [part.remove(group) for part, rows in zip(parts, groups, strict=True) if part for group in rows]
     classes = _classes(case)[:, None]
     intact = case.subject.read(case.subject.logits, classes)[0][:, 0].double().cpu()
+    rounding = rounding_of(case.subject).cpu()
     lengths = torch.tensor([len(rows) for rows in groups], device=classes.device)
     values = torch.zeros(0, dtype=torch.float64)
     if changed:
@@ -153,7 +156,8 @@ def worth_of_parts(case: Case, parts: Sequence[InputParts | None], kind: Worth) 
         outcomes = dict(zip(groups[n], scores.tolist(), strict=True))
         outcomes[()] = float(intact[n])
         row = _removal(len(part), outcomes) if kind == "removal" else _shapley(len(part), outcomes)
-        worth.append(row if _behaves(case, n, part, row) else torch.full_like(row, torch.nan))
+        counts = float(row.max()) > float(rounding[n]) and _behaves(case, n, part, row)
+        worth.append(row if counts else torch.full_like(row, torch.nan))
     return worth
 
 
@@ -182,9 +186,9 @@ def _shapley(count: int, outcomes: dict[tuple[int, ...], float]) -> Tensor:
 
 
 def _behaves(case: Case, n: int, part: InputParts, worth: Tensor) -> bool:
-    """Whether the model answers rightly, and uses the evidence that is known by construction."""
-    label = None if case.subject.label is None else int(case.subject.label[n])
-    if label is None:
+    """Whether the model answers a labelled input rightly, and uses the evidence that is known by construction."""
+    label = -1 if case.subject.label is None else int(case.subject.label[n])
+    if label < 0:
         return True
     second = -1 if case.other_class is None else int(case.other_class[n])
     explained, predicted = int(_classes(case)[n]), int(case.subject.predicted[n])

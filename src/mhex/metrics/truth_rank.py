@@ -7,26 +7,26 @@ from mhex.metrics.truth import CLEAR, PartScores, TruthMetric, WorthProtocol, pa
 
 
 def truth_rank(parts: PartScores) -> Tensor:
-    """Goodman and Kruskal's gamma of mean scores and worth, from -1 to 1, (B,).
+    """Somers' D of mean scores with respect to worth, from -1 to 1, (B,).
 
     Over the pairs of parts whose worth differs by more than a tenth of the largest; a pair that the map scores equally
     counts 0. NaN where there is no such pair, or the sample does not count.
     """
 
-    def gamma(scores: Tensor, members: Tensor, worth: Tensor) -> Tensor:
+    def somers(scores: Tensor, members: Tensor, worth: Tensor) -> Tensor:
         means = part_means(scores, members)
         steps = worth[:, None] - worth
         clear = steps > CLEAR * worth.abs().max()
         return (means[:, None] - means).sign()[clear].mean() if bool(clear.any()) else torch.tensor(torch.nan)
 
-    return parts.each(gamma)
+    return parts.each(somers)
 
 
 @register_truth(
     "truth-rank",
     function=truth_rank,
     title="Are parts ranked as their worth to the model ranks them?",
-    paper="Goodman & Kruskal, JASA 49, 1954 (gamma); worth by intervention",
+    paper="Somers, American Sociological Review 27, 1962 (D); worth by intervention",
     traps="Maps that only say how much, and not for or against, rank parts against the class wrongly.",
     protocol=WorthProtocol,
 )

@@ -38,7 +38,7 @@ class SceneSet(ImageSet):
         scene, side = self.scenes.take([row]), self.images.shape[-1]
         places = scene.present[0].nonzero()[:, 0]
         masks = scene.masks(side)[0, places]
-        signs = tuple(None if sign == UNKNOWN else sign for sign in self.signs[row, places].tolist())
+        signs = tuple(None if sign == UNKNOWN else sign for sign in self.signs[row, places.cpu()].tolist())
         return InputParts(masks=masks.cpu(), without=partial(_scene_without, scene, places, side), signs=signs)
 
     def _item(self, row: int) -> dict[str, Any]:

@@ -35,6 +35,7 @@ class MethodLine:
     """A method on the networks of one kind."""
 
     method: str
+    networks: int  # on which it was judged
     truth: tuple[float, float, float]  # mean over networks, and ends of its interval
     lowest: float
     parts: tuple[float, ...]  # means of the metrics of known evidence
@@ -51,12 +52,13 @@ def method_lines(evidences: Sequence[Evidence]) -> list[MethodLine]:
                 rows.append([float(evidence.right(name)[place]) for name in (TRUTH, *_PARTS)])
         table = torch.tensor(rows, dtype=torch.float64)
         means = tuple(table[:, 1:].nanmean(0).tolist())
-        lines.append(MethodLine(method, with_interval(table[:, 0]), float(table[:, 0].min()), means))
+        judged = int(table[:, 0].isfinite().sum())
+        lines.append(MethodLine(method, judged, with_interval(table[:, 0]), float(table[:, 0].min()), means))
     return sorted(lines, key=lambda line: -line.truth[0])
 
 
 def metric_lines(evidences: Sequence[Evidence]) -> list[MetricReliability]:
-    """Metrics by their mean rank correlation with truth, the best first; only those with values on every network."""
+    """Metrics by their mean rank correlation with truth, the best first, each over the networks where it has values."""
     names = dict.fromkeys(name for evidence in evidences for name in evidence.values)
     reliabilities = [metric_reliability(name, evidences) for name in names if name not in TRUTHS]
     return sorted(reliabilities, key=lambda line: -line.order[0] if line.order[0] == line.order[0] else 2.0)

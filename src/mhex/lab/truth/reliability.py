@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
@@ -25,6 +25,7 @@ TRUTH = "truth"  # by which methods are ranked, and regret is counted: the mean 
 _MEAN = ("truth-first", "truth-point", "truth-auroc")
 RECOMMEND = "score of mhex.recommend"  # three columns of one metric, which are joined
 _LEVEL = 0.05
+_FEWEST = 5  # networks of an interval; the ends of fewer are hardly more than their extremes
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +39,6 @@ class Evidence:
     methods: tuple[str, ...]  # as in tables, control maps with them
     truth: Mapping[str, Tensor]  # by metric of known evidence, of each image and method, (n, M); NaN does not count
     values: Mapping[str, Tensor]  # by any other metric, of each method, (M,), higher being better; NaN for none
-    rows: Mapping[str, Tensor] = field(default_factory=dict)  # the same of each image, (n, M), where there are such
 
     def right(self, name: str = TRUTH) -> Tensor:
         """How right each method is on average, (M,)."""
@@ -68,15 +68,14 @@ class Evidence:
 def evidence_of(report: Report, network: str, task: str, family: str, kind: Kind) -> Evidence:
     """Read a report of one network, with metrics of known evidence and others."""
     methods = tuple(report.methods)
-    truth, values, rows = {}, {}, {}
+    truth, values = {}, {}
     score = score_of(DEFAULT, "text" if kind == "text" else "image", 0)
     cells = {(cell.metric, cell.method): cell.value for cell in report.summary(resamples=1, outputs="first")}
     for name in report.metrics:
         if name == score.metric.label:
             score = score.with_units(report, [method for method in methods if not is_control(method)])
             scores = score.values(report)
-            rows[RECOMMEND] = torch.stack([scores[method] for method in methods], 1)
-            values[RECOMMEND] = rows[RECOMMEND].nanmean(0)
+            values[RECOMMEND] = torch.stack([scores[method] for method in methods], 1).nanmean(0)
             continue
         numbers = report.per_image(name)
         absent = torch.full_like(next(iter(numbers.values())), math.nan)  # a method that was not judged by it
@@ -88,9 +87,8 @@ def evidence_of(report: Report, network: str, task: str, family: str, kind: Kind
         sign = 1.0 if better or better is None else -1.0
         means = [cells.get((name, method), math.nan) for method in methods]
         values[name] = sign * torch.tensor(means, dtype=torch.float64)
-        rows[name] = sign * table
     truth[TRUTH] = torch.stack([truth[name] for name in _MEAN]).mean(0)
-    return Evidence(network, task, family, kind, methods, truth, values, rows)
+    return Evidence(network, task, family, kind, methods, truth, values)
 
 
 def order_of(evidence: Evidence, scores: Tensor) -> float:
@@ -146,9 +144,9 @@ def metric_reliability(name: str, evidences: Sequence[Evidence]) -> MetricReliab
 
 
 def with_interval(values: Tensor) -> tuple[float, float, float]:
-    """The mean of values of networks (n,), and ends of its bootstrap interval; NaN does not count."""
+    """The mean of values of networks (n,), and ends of its bootstrap interval, NaN below five; NaN does not count."""
     rows = values[values.isfinite()][:, None]
-    if len(rows) < 2:
+    if len(rows) < _FEWEST:
         return (float(rows.mean()) if len(rows) else math.nan), math.nan, math.nan
     low, high = bootstrap(rows, lambda part: part.mean(-2))
     return float(rows.mean()), float(low), float(high)

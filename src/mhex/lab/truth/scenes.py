@@ -40,7 +40,9 @@ class SceneRandom:
         self, rows: Sequence[int], seed: int = 0, purpose: int = 0, device: torch.device | str = "cpu"
     ) -> None:
         count = _NUMBERS + 3 * _COARSE**2 + _FINE**2
-        draws = [torch.rand(count, generator=generator_for(seed, row, purpose), dtype=torch.float64) for row in rows]
+        # On the CPU, as its generators are, whatever the default device is.
+        sources = [generator_for(seed, row, purpose) for row in rows]
+        draws = [torch.rand(count, generator=source, dtype=torch.float64, device="cpu") for source in sources]
         values = torch.stack(draws).to(device)
         self._numbers, ground = values[:, :_NUMBERS], values[:, _NUMBERS:]
         self.coarse = ground[:, : 3 * _COARSE**2].reshape(-1, 3, _COARSE, _COARSE)

@@ -12,7 +12,7 @@ from mhex.errors import ArgumentError
 from mhex.lab.config.recipe import find_recipe, packaged_recipes, read_recipe
 from mhex.lab.datasets import data_entry
 from mhex.lab.datasets.truth import SceneSet, SentenceSet, load_truth
-from mhex.lab.truth.scenes import COLOURS
+from mhex.lab.truth.scenes import COLOURS, SceneRandom
 from mhex.lab.truth.task import all_tasks
 
 IMAGE_TASKS = [name for name, task in all_tasks().items() if task.kind == "image"]
@@ -38,6 +38,13 @@ def test_a_scene_depends_on_its_number_alone(name: str) -> None:
     assert many.labels[:3].tolist() == few.labels.tolist()
     assert not torch.equal(few.images, scenes(name, limit=3, seed=1).images)
     assert not torch.equal(few.images, scenes(name, split="train", limit=3).images)
+
+
+def test_random_numbers_are_drawn_on_the_cpu_whatever_the_default_device() -> None:
+    expected = SceneRandom([0, 5]).uniform(3)
+    with torch.device("meta"):
+        drawn = SceneRandom([0, 5]).uniform(3)
+    assert torch.equal(drawn, expected)
 
 
 @pytest.mark.parametrize("name", IMAGE_TASKS)

@@ -18,7 +18,7 @@ from mhex.errors import ArgumentError
 from mhex.inputs.preprocess import Preprocess
 from mhex.lab.truth import bench
 from mhex.lab.truth.bench import TruthNetwork, all_networks, networks_by_name, run_bench, stored_evidence
-from mhex.lab.truth.page import truth_page
+from mhex.lab.truth.page import method_lines, truth_page
 from mhex.lab.truth.reliability import (
     RECOMMEND,
     Evidence,
@@ -27,6 +27,7 @@ from mhex.lab.truth.reliability import (
     order_of,
     random_pick,
     regret_of,
+    with_interval,
 )
 from mhex.lab.truth.task import all_tasks
 
@@ -80,6 +81,16 @@ def test_a_metric_is_judged_on_the_networks_that_have_it() -> None:
     assert judged.regret[0] == pytest.approx(0.1)
     assert metric_reliability("n", [first, second]).networks == 1
     assert math.isnan(metric_reliability("n", [first, second]).order[1])  # one network has no interval
+
+
+def test_fewer_than_five_networks_have_no_interval() -> None:
+    values = torch.tensor([0.1, 0.2, 0.3, 0.4, math.nan], dtype=torch.float64)
+    mean, low, high = with_interval(values)
+    assert mean == pytest.approx(0.25)
+    assert math.isnan(low)
+    assert math.isnan(high)
+    mean, low, high = with_interval(values.nan_to_num(0.5))
+    assert low < mean < high
 
 
 def test_networks_have_tasks_and_some_are_for_choosing_alone() -> None:
@@ -170,3 +181,22 @@ def test_a_page_orders_methods_by_truth(network: TruthNetwork) -> None:
     places = [text.index(f"\n| {method} | ") for method in ("a", "c", "b", "control:random")]
     assert places == sorted(places)
     assert "A reading." in text
+
+
+def test_a_method_of_fewer_networks_shows_how_many(network: TruthNetwork) -> None:
+    parts = dict.fromkeys(("truth-first", "truth-point", "truth-auroc", "truth-rank", "truth-sign"), TRUTH)
+    base = replace(made({"m": [4, 2, 3, 1]}, network=network.label), task="count", truth={"truth": TRUTH, **parts})
+    lacking = TRUTH.clone()
+    lacking[:, 1] = math.nan
+    other = replace(base, truth={**base.truth, "truth": lacking}, values={})
+    assert {line.method: line.networks for line in method_lines([base, other])} == {
+        "a": 2,
+        "b": 1,
+        "c": 2,
+        "control:random": 2,
+    }
+    text = truth_page([base, other], "command")
+    assert "| b (1 of 2) | 0.50 |" in text
+    assert "| a | 0.90 |" in text
+    assert "| m (1 of 2) |" in text
+    assert "### CNN: 2 pairs of a network and a task" in text

@@ -121,7 +121,7 @@ def conjunction(draws: SceneRandom, objects: int = 5) -> LabelledScenes:
 
 @register_task("count", title="The colour of most objects decides", classes=("red", "blue"))
 def count(draws: SceneRandom, objects: int = 6) -> LabelledScenes:
-    """Red and blue objects, one and a half times to three times as many of the label's colour, and one white one."""
+    """Red and blue objects, more of the label's colour (of six objects 4 to 1), and a white one."""
     label = draws.choice(2)[:, 0]
     fewer = 1 + draws.choice(max(1, (objects - 1) // 2 - 1))  # (N, 1)
     number = torch.arange(objects)
