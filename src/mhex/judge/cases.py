@@ -184,6 +184,12 @@ class Run:
         self.saved_maps = SavedMaps(folder if pictures else None, text, pictures, names)
         self.cache = None if cache is None else MapCache(cache, fingerprint(self.model), self.task, self.outputs)
 
+    def drop(self, method: MethodRun) -> None:
+        """Take out all rows, curves and saved maps of a method."""
+        for parts in (self.parts, self.curves, self.saved_maps.maps):
+            parts.drop(method)
+        self.skipped.pop(method.label, None)
+
     def prepare(self, samples: Samples) -> SoundSamples | None:
         """Samples with their inputs as the explained model takes them; None if none of them can be judged.
 

@@ -70,7 +70,8 @@ def evaluate(
             Labels are class numbers or names. Masks are tensors, arrays or PIL images, of any size that lies on the
             whole image; see `mhex.inputs.masks` for their values. A sample without one is skipped where one is needed.
         methods: Names, or pairs of a name and its options; `"all"`, also among them, for every method that serves the
-            model; one that finds out at work that it cannot is then left out with a warning.
+            model; one that finds out at work that it cannot, with the first samples or with later ones, is then left
+            out with a warning, and its rows for earlier samples are taken out of the report and of the folder.
         metrics: Names, `"name:preset"`, pairs of a name and parts of its protocol, or torchmetrics objects.
         target: The class that is explained: the `"predicted"` one, the `"label"`, a number or a name.
         class_names: Names of the model's outputs; those of the bundle or of the model's configuration if None.
@@ -209,7 +210,8 @@ def judge_batch(
 
     Samples for which the model gives NaN or infinity have rows of NaN, and are noted in `run.lost`. A method is taken
     when the one before it is done. Samples and inputs are as `Run.prepare` gives them. Methods in `refused` are passed
-    over, and those that cannot explain the model are noted there with the reason; without it, the error is raised.
+    over, and those that cannot explain the model or these samples are noted there with the reason, and lose their rows
+    of earlier batches; without it, the error is raised.
     `say` is called with what is at work.
     """
     for name in run.needs.intersection(ALL):
@@ -239,6 +241,7 @@ def judge_batch(
                 if refused is None:
                     raise
                 refused[method.label] = error.reason if isinstance(error, UnsupportedModelError) else str(error)
+                run.drop(method)
 
 
 def _judge(batch: SampleBatch, method: MethodRun, metrics: list[MetricRun], say: Callable[[str], None]) -> None:

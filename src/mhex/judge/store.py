@@ -195,6 +195,23 @@ class Parts:
         self.tables.append(table)
         self.done |= set(map(self._key, rows))
 
+    def drop(self, method: MethodRun) -> None:
+        """Take out the rows of a method that were asked for, also from the folder; its other rows stay there."""
+        place = self.kind.key.index("method")
+        dropped = {key for key in self.asked if key[place : place + 2] == (method.name, method.options_json)}
+
+        def others(table: Any) -> Any:
+            return table.filter(pa.array([key not in dropped for key in records(table, *self.kind.key)], pa.bool_()))
+
+        for _, file in [] if self.folder is None else numbered(self.folder, self.kind):
+            table = read(file, self.kind)
+            if (kept := others(table)).num_rows == 0:
+                file.unlink()
+            elif kept.num_rows < table.num_rows:
+                write(kept, file)
+        self.tables = [others(table) for table in self.tables]
+        self.done -= dropped
+
     def table(self) -> Any:
         """All rows that were asked for, as an arrow table; other rows of the folder stay there."""
         table = pa.concat_tables(self.tables) if self.tables else as_table([], self.kind)

@@ -38,7 +38,7 @@ class RankedMethod:
     """A method in the table of a recommendation.
 
     `worse` says whether it is worse than the best: `"yes"`, it is shown to be; `"no"`, it is in the confidence set of
-    the best; `"undecided"`, it left early for want of time, or there are fewer than six images. `above_random` says
+    the best; `"undecided"`, it left early, or there are fewer than six images. `above_random` says
     what it is beside random maps: `"above"`; `"negligible"`, shown to have less than a fifth of the best's lead over
     them; or `"undecided"`. Control maps have None in both. The standing is `"best"`, `"indistinguishable"`, `"worse"`,
     `"left early"`, `"too few samples"`, or `"control"`.
@@ -47,7 +47,7 @@ class RankedMethod:
     method: str  # its name in tables
     standing: str
     behind: float  # mean of the best less this one in the unit of the score, on the images that both have
-    low: float  # end of its 95 % interval, simultaneous for all pairs of methods; NaN for fewer than six images
+    low: float  # end of its 95 % interval, simultaneous for all pairs of methods judged as long; NaN below six images
     high: float
     score: float  # mean over the images of this method, higher being better
     parts: Mapping[str, float]  # mean of each number that the score is made of, over the same images
@@ -85,7 +85,8 @@ class Recommendation:
     margin: Span | None
     seconds: float  # of one explanation, as measured
     indistinguishable: tuple[str, ...]  # the other methods in the confidence set of the best
-    # Methods shown to have less than a fifth of the best's lead over random maps, by faithfulness alone
+    # Methods shown to have less than a fifth of the best's lead over random maps, by the score; where faithfulness is a
+    # part of it, as of "balanced", by that alone
     not_better_than_random: tuple[str, ...]
     left_out: Mapping[str, str]  # methods that were not raced, and why
     too_slow: Mapping[str, float]  # those that the budget has no time for, and a budget, in seconds, that would have it
@@ -103,9 +104,9 @@ class Recommendation:
     exhausted: bool = False  # whether the race ended because all samples were used
     accuracy: tuple[int, int, int] | None = None  # samples with the right class, with a label; number of classes
     undecided: tuple[str, ...] = ()  # methods neither negligible nor shown to be above random maps
-    # By centred or edge map: methods that are not shown to be above it by faithfulness; empty for few images
+    # By centred or edge map: methods that are not shown to be above it, compared alike; empty for few images
     not_better_than_control: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    left_early: tuple[str, ...] = ()  # methods that left for want of time, and are neither worse nor as good
+    left_early: tuple[str, ...] = ()  # left for want of time, or were worse than a method left out later: undecided
     load: float = 1.0  # times as long as on a machine without other work it took, as far as that is known
 
     @property
@@ -151,7 +152,7 @@ class Recommendation:
             if 2 * cheap.seconds < self.seconds:
                 sentences.append(f"The quickest of these is {cheap.method}, with {spoken(cheap.seconds)}.")
         if self.left_early:
-            sentences.append(f"Left early for want of time, so undecided: {', '.join(self.left_early)}.")
+            sentences.append(f"Left early, so undecided: {', '.join(self.left_early)}.")
         worse = [line.method for line in self.table if line.worse == "yes"]
         if worse and len(worse) == count - 1:
             sentences.append("All others are worse.")

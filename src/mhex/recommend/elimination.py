@@ -52,6 +52,18 @@ class Rounds:
         """Rounds that are planned and not over, with the one that goes on."""
         return max(1, self.planned - self._ended)
 
+    def drop(self, name: str) -> None:
+        """Take out a method or control that cannot be judged on more images, as if it had not been raced.
+
+        Others may have been shown to be worse than this one alone, so they are undecided. If no method is left in the
+        race, the last round is that of those who left.
+        """
+        self.methods = [method for method in self.methods if method != name]
+        self.controls = [control for control in self.controls if control != name]
+        self.worse, self.early = [], [*self.worse, *self.early]
+        if not self.methods:
+            self.methods, self.early = self.early, []
+
     def note(self, values: Mapping[str, Tensor]) -> bool:
         """Note the images of a round that is over; whether there were new ones."""
         present = torch.stack([values[name].isfinite() for name in self.methods]).all(0)

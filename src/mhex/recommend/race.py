@@ -14,7 +14,7 @@ from torch import nn
 from mhex._settings import check_that
 from mhex.bundle import Bundle
 from mhex.capture import find_anatomy
-from mhex.errors import ArgumentError, CaptureError, MissingExtraError, UnsupportedModelError
+from mhex.errors import ArgumentError
 from mhex.inputs import Prepared
 from mhex.inputs.samples import PIECE, Pieces, Samples, look_for
 from mhex.judge.cases import Run, SoundSamples, none_judged
@@ -37,7 +37,6 @@ _SOLE_METHOD_SHARE = 0.8  # of the budget: the same where there is one method al
 _SLOW_FACTOR = 2.5  # times the mean cost of the other methods: a method above it is slow
 _SCORE_MAPS = 3  # maps of a sample where the score explains again: its class, another class, and with noise
 _DEFAULT_PASSES = 400.0  # forward passes of a map by a method that does not say how many it needs
-_UNSUPPORTED = (UnsupportedModelError, CaptureError, MissingExtraError)
 _TRIAL_SHARE = 0.4  # of the budget: the most for the first image, by which costs are measured
 _RETRY_SHARE = 0.1  # of the budget: the most for a second trial of slow methods
 _FORWARD_SHARE = 0.02  # of the budget, for timing plain forward passes; _RETRY_SHARE if they differ on a busy machine
@@ -276,10 +275,13 @@ class Race:
             )
             self.say(self._stage)
             going = self._round(alive, self._until(alive, rounds))
+            if not rounds.methods:  # all have refused a sample
+                self.rounds = None
+                return
             if not rounds.history:
-                self.score = self.score.with_units(self.report, methods)
-                if self._images(methods) < AIM and self.pieces.get(self._place) is not None:
-                    self.enough = self._enough(alive)
+                self.score = self.score.with_units(self.report, rounds.methods)
+                if self._images(rounds.methods) < AIM and self.pieces.get(self._place) is not None:
+                    self.enough = self._enough([entries[name] for name in rounds.alive])
             report = self.report
             values, faithful = self.score.values(report), self.score.faithful(report)
             going = rounds.note(values) and going and rounds.end_round(values, faithful, self._affordable)
@@ -315,11 +317,7 @@ class Race:
                 self.too_slow[method.label] = needed
             else:
                 self.say(f"trying {method.label}")
-                try:
-                    self._judge(0, first, [method])
-                except _UNSUPPORTED as error:
-                    reason = error.reason if isinstance(error, UnsupportedModelError) else str(error)
-                    self.left_out[method.label] = reason
+                self._judge(0, first, [method])
                 # Without waits for other processes.
                 spent += len(first.ids) * self.costs.seconds.get(method.label, 0.0)
         self._leave_out()
@@ -348,16 +346,15 @@ class Race:
     def _warm_up(self, first: Samples, methods: list[MethodRun]) -> None:
         """Judge by the first method that can, and drop the rows, so that no measured cost includes loading."""
         aside = copy(self.run)
-        aside.skipped = {}
+        aside.skipped, aside.cost = {}, dict(aside.cost)
+        refused: dict[str, str] = {}  # the reason is noted when the method is tried
         aside.keep(curves=False)
         for method in methods:
             if method.control:
                 continue
-            try:
-                judge_batch(aside, first, self.run.prepared, [method], [self.score.metric])
-            except _UNSUPPORTED:
-                continue  # the reason is noted when the method is tried
-            return
+            judge_batch(aside, first, self.run.prepared, [method], [self.score.metric], refused=refused)
+            if method.label not in refused:
+                return
 
     def _leave_out(self) -> None:
         """Leave out methods that are too slow by what was measured twice."""
@@ -402,6 +399,9 @@ class Race:
     def _round(self, alive: list[MethodRun], until: float) -> bool:
         """Judge more images by all methods still in it, until a time; whether there are more of them, and time."""
         while (piece := self.pieces.get(self._place)) is not None:
+            alive = [method for method in alive if method.label in self.costs.seconds]  # others have refused a sample
+            if not any(not method.control for method in alive):
+                return False
             if self.budget.used + len(piece.ids) * self._seconds(method.label for method in alive) > until:
                 return True
             if not self._judge(self._place, piece, alive):
@@ -410,7 +410,10 @@ class Race:
         return False
 
     def _judge(self, place: int, samples: Samples, methods: list[MethodRun]) -> bool:
-        """Judge methods on a piece; False if time ran out, and some of them are not judged on it."""
+        """Judge methods on a piece; False if time ran out, and some of them are not judged on it.
+
+        Methods that refuse the piece are left out of the race with their reason.
+        """
         sound = self._sound[place] if place in self._sound else self.run.prepare(samples)
         if place == 1:  # which may be judged again
             self._sound[place] = sound
@@ -430,10 +433,15 @@ class Race:
                     self.say(f"{self._stage}, {method.label} on sample {samples.ids[-1] + 1}")
                 seconds = self.budget.timer()
                 yield method
+                if method.label in self.left_out:
+                    self.costs.seconds.pop(method.label, None)
+                    if self.rounds is not None:
+                        self.rounds.drop(method.label)
+                    continue
                 self.costs.note(method.label, seconds() / size)
                 self._done.add((place, method.label))
 
-        judge_batch(self.run, *sound, watched(), [self.score.metric])
+        judge_batch(self.run, *sound, watched(), [self.score.metric], refused=self.left_out)
         if place not in self._answered:
             self._answered.add(place)
             self._note_accuracy(*sound)

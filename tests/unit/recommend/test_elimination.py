@@ -57,11 +57,23 @@ def test_each_round_has_four_new_images_or_there_is_none() -> None:
     rounds, going = ended(values, 3 * 4)
     assert len(rounds.methods) == 3
     assert going
+    rounds, going = ended(values, 2 * 4)
+    assert len(rounds.methods) == 2
+    assert going
     rounds, going = ended(values, 7)
     assert len(rounds.methods) == 2
     assert not going
-    rounds.note(values)
-    assert rounds.history[-1] == (2, 12) or rounds.history == [(8, 12)]
+    assert not rounds.note(values)  # the same images are no round
+    assert rounds.history == [(8, 12)]
+
+
+def test_who_left_is_undecided_after_a_method_that_is_taken_out() -> None:
+    rounds, _ = ended(drawn(20, a=4, b=4, c=4, d=0, e=0), 500)
+    rounds.drop("a")
+    assert (rounds.methods, rounds.worse, rounds.early) == (["b", "c"], [], ["d", "e"])
+    rounds.drop("b")
+    rounds.drop("c")
+    assert (rounds.methods, rounds.worse, rounds.early) == (["d", "e"], [], [])
 
 
 def test_with_few_images_nobody_leaves() -> None:

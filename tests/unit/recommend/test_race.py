@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from mhex.errors import ArgumentError
+from mhex.errors import ArgumentError, UnsupportedModelError
 from mhex.inputs.samples import Pieces
+from mhex.judge import cases
 from mhex.judge.plan import MethodRun
 from mhex.recommend.race import AIM, Budget, Costs, Race, passes
 from support.method_races import GRADIENT, GRADIENT_NAME, ZERO, Clock, Linear, images, run
@@ -271,3 +272,63 @@ def test_costs_forget_the_first() -> None:
     assert passes(MethodRun("rise", {"n": 7})) == 7
     assert passes(MethodRun("control:random")) == 0
     assert costs.needed(costs.limit) == pytest.approx(100)
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, place: int, *names: str) -> None:
+    """Let methods refuse the sample at a place of the race."""
+    usual = cases._new_maps
+
+    def maps(batch: cases.SampleBatch, model: Any, method: MethodRun, inputs: Any, classes: Tensor) -> Tensor:
+        if method.name in names and place in batch.samples.ids:
+            raise UnsupportedModelError(f"Method {method.name!r} is not defined here: too long", "too long")
+        return usual(batch, model, method, inputs, classes)
+
+    monkeypatch.setattr(cases, "_new_maps", maps)
+
+
+@pytest.mark.parametrize("place", [0, 1, 5])
+def test_a_method_that_refuses_a_sample_is_left_out_and_the_race_goes_on(
+    monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
+    refuse(monkeypatch, place, "input-x-gradient")
+    clock = Clock()
+    methods = ["input-x-gradient", GRADIENT, *(("rise", {"n": n}) for n in range(2, 5))]
+    advice = run(Linear(clock, 0.02), budget=100, methods=methods, clock=clock, data=images(500))
+    assert advice.left_out == {"input-x-gradient": "too long"}
+    assert "Left out: input-x-gradient (too long)." in advice.sentences()
+    assert "input-x-gradient" not in {line.method for line in advice.table}
+    assert "input-x-gradient" not in advice.report.methods
+    assert advice.table[0].images > max(place, AIM)
+
+
+def test_a_refusal_in_a_later_round_leaves_those_who_left_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two methods are exact, and alone in the second round; what was worse was so beside one that does not count."""
+    methods = ["input-x-gradient", ("integrated-gradients", {"steps": 2}), GRADIENT, ("rise", {"n": 2})]
+    refuse(monkeypatch, 30, "integrated-gradients")
+    clock = Clock()
+    advice = run(Linear(clock, 0.02), budget=100, methods=methods, clock=clock, data=images(500))
+    assert advice.left_out == {"integrated-gradients (steps=2)": "too long"}
+    assert advice.method == "input-x-gradient"
+    assert advice.table[0].images > 30
+    assert set(advice.left_early) == {GRADIENT_NAME, "rise (n=2)"}
+
+
+def test_a_slow_method_may_refuse_its_second_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse(monkeypatch, 1, "rise")
+    clock = Clock()
+    methods = ["input-x-gradient", GRADIENT, ("rise", {"n": 80})]
+    advice = run(Linear(clock, 0.01), budget=60, methods=methods, clock=clock, data=images(9))
+    assert advice.left_out == {"rise (n=80)": "too long"}
+    assert advice.too_slow == {}
+
+
+def test_a_race_whose_methods_all_refuse_a_sample_has_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse(monkeypatch, 5, "input-x-gradient", "smoothgrad")
+    with pytest.raises(ArgumentError, match=r"input-x-gradient cannot \(too long\), and 1 others likewise"):
+        run(methods=["input-x-gradient", GRADIENT])
+
+
+def test_the_warm_up_is_not_part_of_the_cost() -> None:
+    race = Race(Linear(), Pieces(images(3)), Budget(60, Clock()), methods=FOUR, score=ZERO)
+    race._warm_up(race.pieces.get(0), race.entrants)
+    assert race.run.cost == {"passes": 0, "saved": 0}
