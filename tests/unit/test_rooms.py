@@ -27,7 +27,7 @@ EDGES = {
     "heads": {"capture", "inputs", "stats", "viz"},
     "zoo": {"inputs", "heads"},
     "judge": {"capture", "inputs", "perturb", "stats", "viz", "metrics", "methods", "heads"}
-    | {"targets", "explain", "explanation"},
+    | {"targets", "explainer", "explanation"},
     "recommend": {"capture", "inputs", "perturb", "stats", "viz", "metrics", "methods", "judge"},
     "lab": {"capture", "inputs", "perturb", "stats", "viz", "metrics", "methods", "heads", "zoo"}
     | {"judge", "recommend", "explain"},
