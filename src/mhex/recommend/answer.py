@@ -22,7 +22,7 @@ from mhex.judge import store
 from mhex.judge.controls import CONTROLS, PREFIX
 from mhex.judge.report import Report
 from mhex.judge.tables import in_columns
-from mhex.recommend.race import spoken
+from mhex.recommend.race import NO_TIME, spoken
 from mhex.recommend.result import LEVEL, NEGLIGIBLE, Span
 from mhex.stats.simultaneous import MIN_IMAGES
 
@@ -41,7 +41,7 @@ class RankedMethod:
     the best; `"undecided"`, it left early, or there are fewer than six images. `above_random` says
     what it is beside random maps: `"above"`; `"negligible"`, shown to have less than a fifth of the best's lead over
     them; or `"undecided"`. Control maps have None in both. The standing is `"best"`, `"indistinguishable"`, `"worse"`,
-    `"left early"`, `"too few samples"`, or `"control"`.
+    `"left early"`, `"too few samples"` (then of all methods), or `"control"`.
     """
 
     method: str  # its name in tables
@@ -124,7 +124,8 @@ class Recommendation:
                 f"{best.method} is first on {samples}, but that is too few to tell methods apart: it takes "
                 f"{MIN_IMAGES}."
                 if count > 1
-                else f"{best.method} is the only method that was raced, on {samples}."
+                else f"{best.method} is the only method that was raced, on {samples}, which is too few to tell it "
+                f"from control maps: it takes {MIN_IMAGES}."
             )
         elif weak:
             sentences.append(
@@ -216,6 +217,7 @@ class Recommendation:
         sentences += store.remarks("", self.lost)
         for reason, names in by_reason(self.left_out).items():
             start = "Too slow for this budget" if names[0] in self.too_slow else "Left out"
+            start = "Not tried" if reason.startswith(NO_TIME) else start
             sentences.append(f"{start}: {', '.join(names)} ({reason}).")
         return sentences
 

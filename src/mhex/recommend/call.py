@@ -145,9 +145,8 @@ def answer_of(race: Race, call: Mapping[str, Any], seed: int = 0) -> Recommendat
     def line(name: str) -> RankedMethod:
         worse = None if name in controls else result.worse[name]
         few = worse == "undecided" and name not in rounds.early
-        standing = (
-            "best" if name == best else "control" if worse is None else "too few samples" if few else _STANDINGS[worse]
-        )
+        standing = "control" if worse is None else "too few samples" if few else _STANDINGS[worse]
+        standing = "best" if name == best and result.images[best] >= MIN_IMAGES else standing
         means = {part: spans[part][name][0] for part in spans}
         ends = {part: spans[part][name][1:] for part in spans}
         count, score = int(values[name].isfinite().sum()), means.pop("score")

@@ -28,6 +28,7 @@ from mhex.recommend.elimination import FRESH, Rounds
 from mhex.recommend.score import DEFAULT, ScoreGiven, score_of
 
 Clock = Callable[[], float]
+NO_TIME = "there was no time to try it"  # the reason of methods that are left out untried
 AIM = 10  # samples for all before the first leave: fewer show little that holds for twenty methods
 _UNITS = {"": 1, "s": 1, "sec": 1, "second": 1, "m": 60, "min": 60, "minute": 60, "h": 3600, "hour": 3600}
 _MIN_TIMED_SECONDS = 0.1  # below it, the clock of the process may be too coarse
@@ -313,7 +314,7 @@ class Race:
                 self._leave(method, guess, self.costs.needed(guess), tried=False)
             elif not method.control and guess > min(_TRIAL_SHARE * self.budget.seconds - spent, self.budget.remaining):
                 needed = 2 * self.budget.seconds
-                self.left_out[method.label] = f"there was no time to try it; give a budget of about {spoken(needed)}"
+                self.left_out[method.label] = f"{NO_TIME}; give a budget of about {spoken(needed)}"
                 self.too_slow[method.label] = needed
             else:
                 self.say(f"trying {method.label}")

@@ -24,6 +24,7 @@ WEIGHTS: Mapping[str, Mapping[str, float]] = {
 ScoreGiven = str | Mapping[str, float] | tuple[str, Mapping[str, object]]
 _PARTS = [name for weights in WEIGHTS.values() for name in weights]
 _FAITHFUL = "faithfulness"
+_MIN_UNIT = 0.01  # where methods nearly agree on a column, so that differences by rounding do not decide a race
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,7 @@ class Score:
         table = table[:, table.isfinite().all(-1).all(0)]  # images that all of them have
         spread = table.var(0, correction=0).mean(0).sqrt()  # (J,): between methods, images as they come
         units = dict(zip(self.metric.metric.columns, spread.tolist(), strict=True))
-        # A column in which all methods are the same decides nothing, whatever its unit.
-        return replace(self, units={name: units[name] if units[name] > 1e-12 else 1.0 for name in self.weights})
+        return replace(self, units={name: max(units[name], _MIN_UNIT) for name in self.weights})
 
     def parts(self, report: Report) -> dict[str, dict[str, Tensor]]:
         """What the score is made of, as measured: for each method, values of each image (n,) by name."""
