@@ -107,7 +107,8 @@ class MaskReader:
         if self._white is not None and self._numbered is not None:
             raise ArgumentError(
                 f"Expected one number at the object in all masks, but it is {self._numbered[0]} in that of "
-                f"{self._noun} {self._numbered[1]}, and 255 stands alone in that of {self._noun} {self._white}; {_WRITE}."
+                f"{self._noun} {self._numbered[1]}, and 255 stands alone in that of {self._noun} {self._white}; "
+                f"{_WRITE}."
             )
         if len(objects) > 1:
             self._several(sorted(objects), 0 in values, number)
