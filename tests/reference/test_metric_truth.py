@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 import mhex
+from mhex.bundle import Bundle
 from mhex.errors import ArgumentError
 from mhex.inputs.parts import InputParts
+from mhex.inputs.preprocess import Preprocess
 from mhex.metrics.truth import PartScores, TruthProtocol
 from mhex.metrics.truth_auroc import truth_auroc
 from mhex.metrics.truth_first import truth_first
@@ -167,13 +170,36 @@ def test_worth_within_rounding_is_no_evidence(scale: float, counts: bool) -> Non
 
 @pytest.mark.parametrize(("hidden", "counts"), [(0, False), (1, True)])
 def test_a_sample_whose_largest_worth_is_not_seen_does_not_count(hidden: int, counts: bool) -> None:
-    """Quarter 0 is worth most; a mask without a pixel cannot be found by any map."""
-    masks = QUARTERS.clone()
+    """Quarter 0 is worth most; no map can find a mask whose pixel falls between those that the model sees."""
+    photo = torch.full((2 * SIDE, 2 * SIDE, 3), 255, dtype=torch.uint8)
+    masks = QUARTERS.repeat_interleave(2, 1).repeat_interleave(2, 2)
+    changed = [Image.fromarray(photo.masked_fill(mask[..., None], 0).numpy()) for mask in masks]
     masks[hidden] = False
+    masks[hidden, 0, 0] = True
+    entry = {"image": Image.fromarray(photo.numpy()), "label": 0, "parts": {"masks": masks, "without": changed}}
+    bundle = Bundle("quarters", Quarters(), Preprocess(SIDE, SIDE, (0.0,), (1.0,)))
+    report = mhex.evaluate(bundle, [entry], ["input-x-gradient"], ["truth-first"], controls=False)
+    assert report.per_image("truth-first")["input-x-gradient"].isfinite().tolist() == [counts]
+
+
+def test_parts_that_do_not_fit_their_image_are_refused() -> None:
     (entry, _) = items()
-    entry["parts"] = InputParts(masks, None, entry["parts"].without)
-    value = judged([entry], "truth-first").per_image("truth-first")["input-x-gradient"]
-    assert value.isfinite().tolist() == [counts]
+    image, half = entry["image"], QUARTERS[:, : SIDE // 2]
+    for masks, small, words in (
+        (half, False, "masks of the parts of sample 0 at the size"),
+        (QUARTERS & (torch.arange(4) > 0)[:, None, None], False, r"none in those of parts \[0\]"),
+        (QUARTERS, True, r"the image without parts \[0\] at the size of the image"),
+    ):
+        without_each = [image[:, ::2, ::2] if small else image] * 4
+        data = [{"image": image, "label": 0, "parts": {"masks": masks, "without": without_each}}]
+        with pytest.raises(ArgumentError, match=words):
+            judged(data, "truth-first")
+
+
+def test_the_sentence_of_skipped_inputs_names_all_reasons() -> None:
+    text = str(judged([*items(), *items(label=1)], "truth-first"))
+    for words in ("no parts", "a wrong answer", "should decide", "no part with worth", "does not see"):
+        assert words in " ".join(text.split())
 
 
 def test_samples_without_parts_do_not_count_and_others_do() -> None:

@@ -68,9 +68,10 @@ _MOST = 32  # values of a mask of classes; a mask that was scaled or stored as J
 
 
 class MaskReader:
-    """Reads the masks of one data set, in which 255 must have one meaning."""
+    """Reads masks in which 255 must have one meaning: of the samples of one data set, or of the parts of an image."""
 
-    def __init__(self) -> None:
+    def __init__(self, noun: str = "sample") -> None:
+        self._noun = noun  # what masks are of, in errors
         self._white: int | None = None  # the first sample in which 255 stands alone
         self._numbered: tuple[int, int] | None = None  # a number of an object that is not 255, and the first sample
         self._warned = False
@@ -85,13 +86,14 @@ class MaskReader:
         """
         if value is None:
             return None
-        mask = _tensor(value, number)
+        owner = f"{self._noun} {number}"
+        mask = _tensor(value, owner)
         mask = mask[0] if mask.dim() == 3 and len(mask) == 1 else mask
         right = mask.dim() == 2 and mask.numel() > 0
-        check_that(right, f"a mask of shape (H, W) or (1, H, W) of sample {number}", tuple(mask.shape))
+        check_that(right, f"a mask of shape (H, W) or (1, H, W) of {owner}", tuple(mask.shape))
         if mask.dtype == torch.bool:
             return mask.to(torch.int8)
-        return self._read(mask, _whole(torch.unique(mask), number), number)
+        return self._read(mask, _whole(torch.unique(mask), owner), number)
 
     def _read(self, mask: Tensor, values: set[int], number: int) -> Tensor:
         objects = values - {0, -1}
@@ -104,8 +106,9 @@ class MaskReader:
         # In a set of 0, 1 and 255, an image with nothing but an ignored border would be taken for all object.
         if self._white is not None and self._numbered is not None:
             raise ArgumentError(
-                f"Expected one number at the object in all masks, but it is {self._numbered[0]} in that of sample "
-                f"{self._numbered[1]}, and 255 stands alone in that of sample {self._white}; {_WRITE}."
+                f"Expected one number at the object in all masks, but it is {self._numbered[0]} in that of "
+                f"{self._noun} {self._numbered[1]}, and 255 stands alone in that of {self._noun} {self._white}; "
+                f"{_WRITE}."
             )
         if len(objects) > 1:
             self._several(sorted(objects), 0 in values, number)
@@ -115,34 +118,34 @@ class MaskReader:
         listed = ", ".join(map(str, objects[:6])) + (" ..." if len(objects) > 6 else "")
         values = f"{listed}{'' if background else ' and no 0'}"
         right = background and len(objects) <= _MOST
-        check_that(right, f"0 at the background of the mask of sample {number}", values, f"; {_WRITE}")
+        check_that(right, f"0 at the background of the mask of {self._noun} {number}", values, f"; {_WRITE}")
         if not self._warned:
             self._warned = True
-            classes = f"several classes ({listed} in that of sample {number})"
+            classes = f"several classes ({listed} in that of {self._noun} {number})"
             warn(f"Masks hold {classes}, and all of them are taken for the object; give mask == class for one of them.")
 
 
-def _tensor(value: Any, number: int) -> Tensor:
+def _tensor(value: Any, owner: str) -> Tensor:
     if isinstance(value, Tensor):
-        check_dense(value, f"the mask of sample {number}")
+        check_dense(value, f"the mask of {owner}")
         mask = value.detach()
         return mask if mask.is_floating_point() or mask.dtype == torch.bool else mask.long()
     try:
         array = np.asarray(value)
     except ValueError as error:
-        raise ArgumentError(f"Expected rows of one length in the mask of sample {number}: {error}.") from error
+        raise ArgumentError(f"Expected rows of one length in the mask of {owner}: {error}.") from error
     kinds = {"b": np.bool_, "i": np.int64, "u": np.int64, "f": np.float64}
     known = is_photo(value) or isinstance(value, (np.ndarray, list, tuple))
     if not known or array.dtype.kind not in kinds:
         actual = f"{type(value).__name__} of {array.dtype}"
-        raise ArgumentTypeError(f"Expected a tensor, array or PIL image as mask of sample {number}, but got {actual}.")
+        raise ArgumentTypeError(f"Expected a tensor, array or PIL image as mask of {owner}, but got {actual}.")
     return torch.from_numpy(array.astype(kinds[array.dtype.kind]))
 
 
-def _whole(values: Tensor, number: int) -> set[int]:
+def _whole(values: Tensor, owner: str) -> set[int]:
     """The values of a mask; one that is no whole number from -1 on is refused."""
     for value in values.tolist():
         right = math.isfinite(value) and value == int(value) and value >= -1
         advice = "; cut a soft mask by mask > 0.5, and leave one of classes unscaled"
-        check_that(right, f"whole numbers from -1 on in the mask of sample {number}", f"{value:g}", advice)
+        check_that(right, f"whole numbers from -1 on in the mask of {owner}", f"{value:g}", advice)
     return {int(value) for value in values.tolist()}

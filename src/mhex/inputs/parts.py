@@ -15,6 +15,8 @@ from torch import Tensor
 
 from mhex._settings import check_that
 from mhex.errors import ArgumentError, ArgumentTypeError
+from mhex.inputs.masks import MaskReader
+from mhex.inputs.photos import is_photo
 
 FORM = (
     "{'image': ..., 'parts': {'masks': [(H, W) of each part], 'without': [the image without each part]}}, or of texts "
@@ -31,16 +33,19 @@ class InputParts:
     A part is worth what the model's score loses without it, which metrics called `truth-...` measure.
     """
 
-    masks: Tensor | None = None  # of an image: bool (P, H, W), True at each part
+    # Of an image: bool (P, H, W), True at each part; made from one mask of each, as `mhex.inputs.masks` reads them.
+    masks: Tensor | None = None
     words: tuple[tuple[int, ...], ...] | None = None  # of a text: numbers of the words of each part
     # From numbers of parts to the input without them, in the form of the input. A list has the inputs without one part.
     without: Without | Sequence[Any] = ()
     # What is known by construction: 1 where a part speaks for the label, -1 against it, 0 for nothing, None if unknown.
     signs: tuple[int | None, ...] | None = None
+    size: tuple[int, int] | None = None  # of the image, (H, W), which images without parts must have; None if unknown
 
     def __post_init__(self) -> None:
         if (self.masks is None) == (self.words is None):
             raise ArgumentError("Expected masks of an image or words of a text as its parts, and not both or neither.")
+        object.__setattr__(self, "masks", None if self.masks is None else _read_masks(self.masks))
         check_that(len(self) > 0, "at least one part", "none")
         if not callable(self.without):
             count = len(self.without)
@@ -71,6 +76,18 @@ class InputParts:
                 digest.update(value.encode() if isinstance(value, str) else np.asarray(value).tobytes())
         return digest.hexdigest()[:16]
 
+    def of(self, image: Any, seen: tuple[int, int], number: int) -> InputParts:
+        """The parts of the image (a photo or tensor) of sample `number`, with masks at the size that a model sees."""
+        if self.masks is None:
+            return self
+        size, shape = size_of(image) or seen, tuple(self.masks.shape[-2:])
+        expected = f"masks of the parts of sample {number} at the size of its image, {size}"
+        check_that(shape in (size, seen), expected, shape, "; draw or resize them at that size")
+        empty = [part for part, mask in enumerate(self.masks) if not bool(mask.any())]
+        expected = f"a pixel at least in the mask of each part of sample {number}"
+        check_that(not empty, expected, f"none in those of parts {empty}", "; leave these parts out")
+        return replace(self.at_size(seen), size=size_of(image))
+
     def at_size(self, size: tuple[int, int]) -> InputParts:
         """The parts with their masks at the size (H, W) that a model sees; a pixel stays in or out."""
         if self.masks is None or tuple(self.masks.shape[-2:]) == size:
@@ -81,13 +98,49 @@ class InputParts:
     def remove(self, numbers: Sequence[int]) -> Any:
         """The input without some of its parts."""
         if callable(self.without):
-            return self.without(tuple(numbers))
+            return self._checked(self.without(tuple(numbers)), numbers)
         if len(numbers) != 1:
             raise ArgumentError(
                 f"Expected the input without parts {list(numbers)}, but only inputs without one part were given; give "
                 "'without' as a function of the numbers of parts."
             )
-        return self.without[numbers[0]]
+        return self._checked(self.without[numbers[0]], numbers)
+
+    def _checked(self, value: Any, numbers: Sequence[int]) -> Any:
+        size = size_of(value)
+        expected = f"the image without parts {list(numbers)} at the size of the image, {self.size}"
+        check_that(None in (size, self.size) or size == self.size, expected, size, "; make it from the image itself")
+        return value
+
+
+def size_of(image: Any) -> tuple[int, int] | None:
+    """Height and width of an image tensor, or of a photo that was turned upright; None of anything else."""
+    if isinstance(image, Tensor) and image.dim() >= 2:
+        return int(image.shape[-2]), int(image.shape[-1])
+    if is_photo(image):
+        from PIL import ImageOps
+
+        width, height = ImageOps.exif_transpose(image).size
+        return height, width
+    return None
+
+
+def _read_masks(masks: Any) -> Tensor:
+    """Masks of all parts, bool (P, H, W)."""
+    if isinstance(masks, Tensor) and masks.dtype == torch.bool and masks.dim() == 3:
+        return masks
+    shape = tuple(masks.shape) if hasattr(masks, "shape") else None
+    listed = isinstance(masks, (list, tuple)) or (shape is not None and len(shape) in (3, 4))
+    actual, advice = shape or type(masks).__name__, "; put the mask of a single part into a list"
+    check_that(listed, "masks (P, H, W), or a list of the mask of each part", actual, advice)
+    check_that(len(masks) > 0, "at least one part", "none")
+    read = MaskReader("part")
+    rows = [read(mask, number) for number, mask in enumerate(masks)]
+    read_rows = [row == 1 for row in rows if row is not None]
+    sizes = {tuple(row.shape) for row in read_rows}
+    right = len(read_rows) == len(rows) and len(sizes) == 1
+    check_that(right, "masks of one size, one of each part", f"the sizes {sorted(sizes)} of {len(rows)} parts")
+    return torch.stack(read_rows)
 
 
 def read_parts(value: Any, number: int) -> InputParts | None:
@@ -101,10 +154,8 @@ def read_parts(value: Any, number: int) -> InputParts | None:
     masks, words, signs = value.get("masks"), value.get("words"), value.get("signs")
     try:
         if masks is not None:
-            masks = torch.stack([torch.as_tensor(mask) for mask in masks]).bool()
+            masks = _read_masks(masks)
         tuples = None if words is None else tuple(tuple(int(word) for word in part) for part in words)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ArgumentError(f"Expected parts of sample {number} as {FORM}: {error}.") from error
-    if masks is not None:
-        check_that(masks.dim() == 3, f"masks (P, H, W) of the parts of sample {number}", tuple(masks.shape))
+        raise ArgumentError(f"Expected parts of sample {number} as {FORM}: {str(error).rstrip('.')}.") from error
     return InputParts(masks, tuples, value.get("without", ()), None if signs is None else tuple(signs))

@@ -280,7 +280,10 @@ class SampleBatch:
         if not masks:
             return parts
         size = self._check_size(masks)
-        return [None if value is None else value.at_size(size) for value in parts]
+        samples = self.samples
+        images = [None] * len(parts) if isinstance(samples.inputs, Mapping) else samples.inputs
+        rows = zip(parts, images, samples.ids, strict=True)
+        return [None if part is None else part.of(image, size, number) for part, image, number in rows]
 
     def _check_size(self, masks: Sequence[Tensor]) -> tuple[int, int]:
         """The size that the model sees, (H, W); masks of another one are refused if the preprocessing may crop."""

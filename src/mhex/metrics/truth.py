@@ -21,6 +21,10 @@ from mhex.perturb import at_size, check_map, text_units
 Worth = Literal["removal", "shapley"]
 CLEAR = 0.1  # share of the largest worth by which worths must differ to be told apart
 _MOST = 10  # parts of an input with Shapley values, which need the input without every subset of them
+IGNORED = (  # why samples with parts are skipped
+    "a wrong answer, a part that should decide but is worth no more than one that should not, no part with worth, or "
+    "a part of the largest worth that the model does not see"
+)
 _TRAPS = (
     "Needs `parts` in the data. Truth is what this model loses without a part, so inputs without it must be natural to "
     "the model. Inputs with a wrong answer, whose evidence by construction is not what the model uses, or whose parts "
@@ -77,7 +81,7 @@ def part_means(scores: Tensor, members: Tensor) -> Tensor:
 class TruthMetric(PerImage):
     """A metric of a map and of what parts are worth to the model."""
 
-    skips = "no parts, or the model does not use them as it should"
+    skips = f"no parts, {IGNORED}"
     protocol: WorthProtocol
 
     def of(self, case: Case) -> tuple[Any, ...]:

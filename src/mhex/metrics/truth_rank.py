@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from mhex.metrics.truth import CLEAR, PartScores, TruthMetric, WorthProtocol, part_means, register_truth
+from mhex.metrics.truth import CLEAR, IGNORED, PartScores, TruthMetric, WorthProtocol, part_means, register_truth
 
 
 def truth_rank(parts: PartScores) -> Tensor:
@@ -33,4 +33,4 @@ def truth_rank(parts: PartScores) -> Tensor:
 class TruthRank(TruthMetric):
     """Mean over inputs; higher is better."""
 
-    skips = "no two parts of different worth, or the model does not use them as it should"
+    skips = f"no two parts of different worth, {IGNORED}"

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from mhex.metrics.truth import CLEAR, PartScores, TruthMetric, part_means, register_truth
+from mhex.metrics.truth import CLEAR, IGNORED, PartScores, TruthMetric, part_means, register_truth
 
 
 def truth_sign(parts: PartScores, least: float = 0.5) -> Tensor:
@@ -34,4 +34,4 @@ def truth_sign(parts: PartScores, least: float = 0.5) -> Tensor:
 class TruthSign(TruthMetric):
     """Mean over inputs; higher is better."""
 
-    skips = "nothing against the class, or the model does not use the parts as it should"
+    skips = f"nothing against the class, {IGNORED}"
