@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from mhex._settings import check_that
 from mhex.errors import ArgumentError, ArgumentTypeError
 from mhex.inputs.data import in_batches
 from mhex.inputs.image_batches import check_image, image_batch, photo_batch, with_window
@@ -36,8 +37,12 @@ def prepare(
     if not samples:
         raise ArgumentError("Expected at least one sample, but the batch is empty.")
     if all(isinstance(sample, str) for sample in samples):
+        advice = "; this model reads photos, since it has a preprocessing and no tokenizer"
+        check_that(tokenizer is not None or preprocess is None, "photos", "texts", advice)
         return text_batch(model, samples, tokenizer, numbers)
     if all(map(is_photo, samples)):
+        advice = "; this model reads texts, since it has a tokenizer and no preprocessing"
+        check_that(preprocess is not None or tokenizer is None, "texts", "photos", advice)
         return photo_batch(model, samples, preprocess, numbers, fill)
     if isinstance(inputs, Mapping):
         if "pixel_values" in inputs:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from numbers import Integral
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -34,6 +34,17 @@ _MOST_NAMED = 5  # samples that a sentence names
 _MOST_SEARCHED = 1000  # samples among which one must have what is needed
 
 
+class ClassLabel(int):
+    """The number of a class in a data set, with the names of all classes of the set, by which a model may know it."""
+
+    classes: tuple[str, ...]
+
+    def __new__(cls, number: int, classes: tuple[str, ...] = ()) -> Self:
+        label = super().__new__(cls, number)
+        label.classes = classes
+        return label
+
+
 @dataclass(frozen=True)
 class Samples:
     """A batch of samples; what the data does not say of any of them is None."""
@@ -46,7 +57,7 @@ class Samples:
     other: Tensor | None = None  # another class that is in each image, (B,), -1 where there is none
     tiles: Tensor | None = None  # of mosaics: the class of each cell, (B, n * n); see the metric grid-pointing-game
     parts: list[InputParts | None] | None = None  # what can be taken away from each, and the inputs without it
-    names: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # labels and others by name, without number yet
+    names: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # labels and others, maybe by name, no number yet
     items: bool = False  # the batch was made here of single items
 
     def has(self, name: str) -> bool:
@@ -170,7 +181,7 @@ def _classes(column: Any, name: str) -> Tensor | list[Any] | None:
         column = [label.item() if hasattr(label, "ndim") and label.ndim == 0 else label for label in column]
         if all(label is None for label in column):
             return None
-        if any(isinstance(label, str) for label in column):
+        if any(isinstance(label, (str, ClassLabel)) for label in column):
             return list(column)
         for label in column:
             if isinstance(label, Integral) and not -(2**63) <= int(label) < 2**63:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -20,14 +21,14 @@ from mhex._files import write_tensors, writing
 from mhex._settings import check_that
 from mhex.bundle import Bundle, as_bundle
 from mhex.capture import Outputs, unwrap
-from mhex.errors import ArgumentError, NotFiniteError, NotFiniteOutputError
+from mhex.errors import ArgumentError, NotFiniteError, NotFiniteOutputError, some_of, warn
 from mhex.explainer import Explainer
 from mhex.heads.predictors import check_answering
 from mhex.inputs import Prepared, prepare, with_window
 from mhex.inputs.data import select
 from mhex.inputs.parts import InputParts
 from mhex.inputs.prepared import place_of
-from mhex.inputs.samples import Samples, losses_in_words
+from mhex.inputs.samples import ClassLabel, Samples, losses_in_words
 from mhex.judge.controls import control
 from mhex.judge.plan import MethodRun, fingerprint, outputs_of, task_of_subject, tensor_bytes
 from mhex.judge.store import CURVES, Parts, SampleKey, SavedMaps
@@ -138,6 +139,7 @@ class Run:
             inputs = self.evaluator_inputs(*first)
             self.evaluator_outputs = outputs_of(Subject(self.entrances[self.evaluator], inputs, **self.reading))
         self._names = bundle.class_names if class_names is None else class_names
+        self._data_names: dict[tuple[str, ...], bool] = {}  # classes of data sets: whether the model has their names
         self.target = target if target in ("predicted", "label") else int(self.numbers([target])[0])
         self.skipped: dict[str, set[int]] = {}  # by method, samples whose maps are not finite
         self.cost = {"passes": 0, "saved": 0}  # of metrics; see `Report`
@@ -161,10 +163,30 @@ class Run:
 
     def numbers(self, classes: Sequence[int | str]) -> Tensor:
         """Numbers of classes, (n,); a name that the model does not have is refused, with those that are near it."""
+        classes = [
+            label.classes[label] if isinstance(label, ClassLabel) and self._has_names(label.classes) else label
+            for label in classes
+        ]
+        if classes and all(isinstance(label, ClassLabel) for label in classes):
+            return torch.tensor(list(map(int, classes)))
         numbers = resolve_target(list(classes), self.subject.raw_logits, self.class_names).index
         if numbers is None:
             raise ArgumentError(f"Expected class numbers or names, but got {list(classes)!r}.")
         return numbers[0]
+
+    def _has_names(self, classes: tuple[str, ...]) -> bool:
+        """Whether each class of a data set has the name of one class of the model; warns once where some have not."""
+        if classes not in self._data_names:
+            count = Counter(name.casefold() for name in self.class_names or ())
+            strange = [repr(name) for name in classes if count[name.casefold()] != 1]
+            self._data_names[classes] = not strange
+            if strange and count:
+                warn(
+                    f"The labels of the data are taken as class numbers of the model, since {some_of(strange, 5)} of "
+                    f"the data is not the name of one of its classes, such as {(self.class_names or [''])[0]!r}. If "
+                    "the numbers are others, give folders or labels the model's class names, or leave the labels out."
+                )
+        return self._data_names[classes]
 
     @cached_property
     def description(self) -> str:

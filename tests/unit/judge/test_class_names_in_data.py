@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import pickle
+import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import mhex
 from mhex.bundle import Bundle
-from mhex.errors import ArgumentError
-from mhex.inputs.samples import in_samples
+from mhex.errors import ArgumentError, MhexWarning
+from mhex.inputs.samples import ClassLabel, in_samples
+from mhex.lab.datasets import load_csv, load_folder
 from support.models import CLASSES
 from support.tiny_models import pictures, tiny
 
@@ -109,3 +114,73 @@ def test_texts_and_their_classes() -> None:
     ]
     first, *others = (report.values(report.metrics[0])[1]["attention"] for report in reports)
     assert all(torch.equal(first, other) for other in others)
+
+
+def labels_for_model(data: Any, **options: Any) -> list[int]:
+    """The labels by which a model of `NAMES` is judged on photos: the classes that are explained."""
+    from mhex.judge.cases import Run
+
+    given: Any = {"class_names": NAMES, "preprocess": lambda photo: X[0], **options}
+    run = Run(tiny("cnn"), in_samples(data, 8), {}, target="label", **given)
+    label = run.first.numbered(run.numbers).numbered(run.numbers).label
+    assert label is not None
+    return label.tolist()
+
+
+def folders(place: Path, *names: str) -> Any:
+    for name in names:
+        (place / name).mkdir()
+        Image.new("RGB", (8, 8)).save(place / name / "a.png")
+    return load_folder(place).items()
+
+
+def test_folders_with_the_names_of_classes(tmp_path: Path) -> None:
+    items = folders(tmp_path, "Beagle", "Bengal", "Sphynx")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert labels_for_model(items) == [1, 3, 5]
+        assert labels_for_model(items[1:]) == labels_for_model([items[1], items[2]]) == [3, 5]
+        assert labels_for_model(items, class_names=None) == [0, 1, 2]  # a model without names
+    assert [item["label"] for item in items] == [0, 1, 2]
+    again = pickle.loads(pickle.dumps(items[2]["label"]))  # as workers of a loader do
+    assert isinstance(again, ClassLabel)
+    assert (again, again.classes) == (2, ("Beagle", "Bengal", "Sphynx"))
+
+
+@pytest.mark.parametrize("names", [("Bengal", "Siamese"), ("moth", "Siamese"), ("0", "2"), (*"abcdefgh",)])
+def test_folders_with_other_names_are_taken_by_number(names: tuple[str, ...], tmp_path: Path) -> None:
+    """With one warning; also where there are more of them than classes."""
+    items = folders(tmp_path, *names)
+    with pytest.warns(MhexWarning, match="The labels of the data are taken as class numbers") as caught:
+        assert labels_for_model(items) == list(range(len(names)))
+    assert len(caught) == 1
+    assert "'Bengal'" not in str(caught[0].message)  # which is one of the model's classes
+
+
+def test_folders_with_numbers_of_classes(tmp_path: Path) -> None:
+    items = folders(tmp_path, "0", "1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert labels_for_model(items) == [0, 1]
+
+
+def test_tables_with_the_names_of_classes(tmp_path: Path) -> None:
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    path = tmp_path / "list.csv"
+    path.write_text("image,label\na.png,pug\na.png,bengal\n", "utf-8")
+    assert labels_for_model(load_csv(path).items()) == [2, 3]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # the order of the model, in the words of the user
+        assert labels_for_model(load_csv(path, classes=["pug", "bengal"]).items()) == [0, 1]
+    path.write_text("text,label\na good film,good\na bad film,bad\n", "utf-8")
+    label = load_csv(path).items()[0]["label"]
+    assert isinstance(label, ClassLabel)
+    assert label.classes == ("bad", "good")
+
+
+def test_folders_are_judged_by_name(tmp_path: Path) -> None:
+    items = folders(tmp_path, "Bengal", "Sphynx")
+    wanted = [{**item, "label": number} for item, number in zip(items, (3, 5), strict=True)]
+    options: Any = {"preprocess": lambda photo: X[0], "target": "label"}
+    assert torch.equal(judged(items, **options), judged(wanted, **options))
+    assert not torch.equal(judged(items, **options), judged(items, **options, class_names=None))

@@ -42,7 +42,8 @@ def load_csv(
         text: Column with texts; by default ``text``, if there is no column for photos.
         label: Column with classes, by name or number.
         mask: Column with paths of masks, not black where the object is; by default ``mask``, if there is one.
-        classes: Names of the classes in the order of the model; by default the different labels in order.
+        classes: Names of the classes in the order of the model; by default the different labels in order, and items
+            go to a model by name where it has classes of all these names.
         side: Side of the squares that photos are made to when they are taken.
         fit: ``"crop"`` cuts out the middle square, ``"squash"`` scales both sides.
         window: Values that become black and white, for photos of more than 8 bits that do not say them themselves.
@@ -56,6 +57,8 @@ def load_csv(
     if split != "all" and "split" not in table:
         raise ArgumentError(f"split should be 'all', since {path.name} has no column 'split', not {split!r}.")
     rows = files.pick_rows(table.get("split", ["all"] * len(labels)), split, limit)
+    facts: Any = {"labels": labels[rows], "classes": names, "split": split}
+    facts["by_name"] = classes is None and not _are_numbers(names)
     photos = image or (None if text else next((name for name in IMAGE_COLUMNS if name in table), None))
     if photos is None:
         if text is None and TEXT_COLUMN not in table:
@@ -66,7 +69,7 @@ def load_csv(
         if window is not None:
             raise ArgumentError(f"window is for photos, and {path.name} has texts: leave it out.")
         texts = files.csv_column(table, text or TEXT_COLUMN, path.name)
-        return TextSet(texts=tuple(texts[row] for row in rows), labels=labels[rows], classes=names, split=split)
+        return TextSet(texts=tuple(texts[row] for row in rows), **facts)
 
     def paths_in(column: str) -> Sequence[Path]:
         values = files.csv_column(table, column, path.name)
@@ -74,7 +77,7 @@ def load_csv(
 
     mask = mask or ("mask" if "mask" in table else None)
     paths, masks = paths_in(photos), None if mask is None else paths_in(mask)
-    return _photo_set(paths, masks, side, fit, window, labels=labels[rows], classes=names, split=split)
+    return _photo_set(paths, masks, side, fit, window, **facts)
 
 
 def _photo_set(
@@ -116,6 +119,11 @@ def named_classes(values: Sequence[str], classes: Sequence[str] | None, file: st
     return torch.tensor([places[value] for value in values]), tuple(names)
 
 
+def _are_numbers(classes: Sequence[str]) -> bool:
+    """Whether the classes have no names but their places, 0, 1, 2..."""
+    return all(name == str(place) for place, name in enumerate(classes))
+
+
 def load_folder(
     folder: str | Path,
     split: str = "all",
@@ -138,7 +146,8 @@ def load_folder(
         window: As for `load_csv`.
 
     Returns:
-        The photos, decoded when they are taken; classes are the names of the folders in alphabetical order.
+        The photos, decoded when they are taken; classes are the names of the folders in alphabetical order. Items go to
+        a model by name where it has classes of all these names, and with a warning by number where it has others.
     """
     root = Path(folder).expanduser()
     parts = [part for part in SPLITS if (root / part).is_dir() and any((root / part).glob("*/"))]
@@ -166,4 +175,5 @@ def load_folder(
             words = "place one there for each photo, with its name."
             raise files.DataMissingError(f"There is no mask {missing[0]!r}: {words}")
     facts = {"labels": torch.tensor(labels), "classes": tuple(classes), "split": split}
+    facts["by_name"] = not _are_numbers(classes)
     return _photo_set(paths, mirrored, side, fit, window, **facts)

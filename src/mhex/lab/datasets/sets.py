@@ -12,6 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from mhex.errors import ArgumentError, unknown_name
+from mhex.inputs.samples import ClassLabel
 from mhex.lab.datasets.files import PhotoRows
 
 Form = Literal["side-by-side", "mosaic"]
@@ -56,6 +57,7 @@ class LabelledSet:
     split: str  # the split that was asked for
     group_of: tuple[int, ...] | None = None  # group of each class, a place in `group_names`; None without groups
     group_names: tuple[str, ...] = ()
+    by_name: bool = False  # whether a model may number the classes in another way, so that labels go to it by name
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -75,6 +77,10 @@ class LabelledSet:
     def _item(self, row: int) -> dict[str, Any]:
         raise NotImplementedError
 
+    def _label(self, row: int) -> int:
+        number = int(self.labels[row])
+        return ClassLabel(number, self.classes) if self.by_name else number
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PhotoSet(LabelledSet):
@@ -91,7 +97,7 @@ class PhotoSet(LabelledSet):
     def _item(self, row: int) -> dict[str, Any]:
         item: dict[str, Any] = {"image": photo_at(self.images, row)}
         if self.labels.dim() == 1:
-            item["label"] = int(self.labels[row])
+            item["label"] = self._label(row)
         mask = self.mask(row)
         return item if mask is None else {**item, "mask": mask}
 
@@ -133,7 +139,7 @@ class TextSet(LabelledSet):
         return words
 
     def _item(self, row: int) -> dict[str, Any]:
-        item: dict[str, Any] = {"text": self.texts[row], "label": int(self.labels[row])}
+        item: dict[str, Any] = {"text": self.texts[row], "label": self._label(row)}
         marked = self.marked(row)
         return item if marked is None else {**item, "rationale": marked.nonzero()[:, 0].tolist()}
 
